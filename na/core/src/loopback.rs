@@ -26,6 +26,20 @@ use prim::sync::atomic::{AtomicBool, Ordering};
 use prim::sync::{Mutex, lock};
 
 /// The results of operations, collected under locks and acted upon without them.
+///
+/// ```
+/// use na_core::loopback::{Loopback, Outcome, Queued};
+/// use na_core::matching::Kind;
+/// use na_core::{Error, MsgBuf, OpId, Tag};
+///
+/// let loopback = Loopback::default();
+/// let (op, tag, buf) = (OpId(1), Tag(0), MsgBuf::with_capacity(64));
+/// loopback.send(Queued { op, kind: Kind::Unexpected, tag, buf })?;
+/// let mut outcome = Outcome::default();
+/// loopback.fail_all(&Error::Closed, &mut outcome);
+/// assert_eq!(outcome.completions.len(), 1, "told when the lock is free");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Ends of operations.
@@ -35,6 +49,17 @@ pub struct Outcome {
 }
 
 /// A message that waits.
+///
+/// ```
+/// use na_core::loopback::Queued;
+/// use na_core::matching::Kind;
+/// use na_core::{Completion, Error, MsgBuf, OpId, Tag};
+///
+/// let (op, tag, buf) = (OpId(1), Tag(0), MsgBuf::with_capacity(64));
+/// let message = Queued { op, kind: Kind::Unexpected, tag, buf };
+/// let end = message.end(Err(Error::Canceled));
+/// assert!(matches!(end, Completion::Send { op: OpId(1), result: Err(Error::Canceled), .. }));
+/// ```
 #[derive(Debug)]
 pub struct Queued {
     /// The send.
@@ -55,6 +80,24 @@ impl Queued {
 }
 
 /// Operations on oneself that wait for the poll.
+///
+/// ```
+/// use na_core::loopback::{Loopback, Outcome, Queued};
+/// use na_core::matching::{Kind, Matcher};
+/// use na_core::{Addr, MsgBuf, OpId, RegionTable, Tag};
+///
+/// let own = Addr::new("na+x://own", Addr::unique_endpoint_id(), 0, ());
+/// let mut matcher = Matcher::new(1 << 18, 1 << 24);
+/// matcher.post_unexpected(OpId(1), MsgBuf::with_capacity(64));
+///
+/// let loopback = Loopback::default();
+/// let (op, tag, buf) = (OpId(2), Tag(0), MsgBuf::with_capacity(64));
+/// loopback.send(Queued { op, kind: Kind::Unexpected, tag, buf })?;
+/// let mut outcome = Outcome::default();
+/// assert!(loopback.run(&own, || &mut matcher, &RegionTable::new(), &mut 4096, &mut outcome));
+/// assert_eq!(outcome.completions.len(), 2, "the receive and the send");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct Loopback {
     waiting: Mutex<Waiting>,

@@ -76,6 +76,19 @@ use na_core::group::check_shards;
 use na_core::{Device, Endpoint, Error, OpenOptions, Plugin, Uri};
 
 /// The plugin.
+///
+/// ```
+/// use na_core::{Error, OpenOptions, Plugin, Uri};
+/// use na_ofi::Ofi;
+///
+/// let options = OpenOptions::listening(true);
+/// let uri = Uri::parse("ofi+tcp://127.0.0.1:0")?;
+/// assert!(Ofi.serves(&uri));
+/// Ofi.check(&uri, &options)?; // asks no library
+/// let error = Ofi.check(&Uri::parse("ofi+pigeons://")?, &options).unwrap_err();
+/// assert!(matches!(error, Error::BadUri { .. }));
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Ofi;
 

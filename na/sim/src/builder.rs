@@ -8,6 +8,21 @@ use crate::cluster::network::Network;
 use na_core::Error;
 
 /// Makes a [`Network`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use na_sim::{Latency, Network};
+///
+/// let network = Network::builder("doc-builder")
+///     .seed(7)
+///     .latency(Latency::Constant(Duration::from_micros(2)))
+///     .peer_limit(Duration::from_secs(1))
+///     .build()?;
+/// assert_eq!((network.name(), network.seed()), ("doc-builder", 7));
+/// assert!(Network::builder("doc-builder").build().is_err(), "it exists");
+/// # Ok::<(), na_core::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct NetworkBuilder {
     name: String,

@@ -105,6 +105,15 @@ pub use self::{
 use na_core::{Endpoint, Error, OpenOptions, Plugin, Uri};
 
 /// The plugin.
+///
+/// ```
+/// use na_core::{OpenOptions, Plugin, Uri};
+/// use na_sim::Sim;
+///
+/// let endpoint = Sim.open(&Uri::parse("na+sim://doc-sim/a")?, &OpenOptions::listening(true))?;
+/// assert_eq!(endpoint.self_addr().uri(), "na+sim://doc-sim/a");
+/// # Ok::<(), na_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Sim;
 

@@ -256,6 +256,16 @@ use na_core::{Endpoint, Error, OpenOptions, Plugin, Uri};
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// The plugin.
+///
+/// ```
+/// use na_core::{OpenOptions, Plugin, Uri};
+/// use na_tcp::Tcp;
+///
+/// let uri = Uri::parse("na+tcp://127.0.0.1:0")?;
+/// let endpoint = Tcp.open(&uri, &OpenOptions::listening(true))?;
+/// assert!(!endpoint.self_addr().uri().ends_with(":0"), "it has got a port");
+/// # Ok::<(), na_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Tcp;
 

@@ -192,6 +192,19 @@ use na_core::{Device, Endpoint, Error, OpenOptions, Plugin, Uri};
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// The plugin.
+///
+/// ```
+/// use na_core::{Error, OpenOptions, Plugin, Uri};
+/// use na_ucx::Ucx;
+///
+/// let options = OpenOptions::listening(true);
+/// let uri = Uri::parse("ucx+tcp://127.0.0.1:0")?;
+/// assert!(Ucx.serves(&uri));
+/// Ucx.check(&uri, &options)?; // asks no library
+/// let error = Ucx.check(&Uri::parse("ucx+tcp://127.0.0.1:port")?, &options).unwrap_err();
+/// assert!(matches!(error, Error::BadUri { .. }));
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Ucx;
 

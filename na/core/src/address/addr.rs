@@ -18,6 +18,20 @@ const BYTES_FORMAT: u8 = 1;
 /// is good for one endpoint; see [`connection`](Self::connection). Looking a peer up does not
 /// contact it: a wrong address shows at the first operation.
 ///
+/// ```
+/// # mod na { pub use na_core::*; pub use na_sim as sim; }
+/// # let network = na::sim::Network::builder("doc-addr").build()?;
+/// # let a = network.open("a", &na::OpenOptions::listening(true))?;
+/// # let b = network.open("b", &na::OpenOptions::listening(true))?;
+/// let peer = a.lookup(b.self_addr().uri())?;
+/// assert_eq!(peer, a.lookup(peer.uri())?, "one peer");
+///
+/// // To travel in a message:
+/// let bytes = b.addr_to_bytes(&b.self_addr())?;
+/// assert_eq!(a.addr_from_bytes(&bytes)?, peer);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `na_addr_t`, `hg_addr_t`.
 #[derive(Clone)]
 pub struct Addr(Arc<Inner>);

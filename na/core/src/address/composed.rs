@@ -10,6 +10,15 @@ use crate::{Error, PeerUsers};
 const PREFIX: &str = "uid://";
 
 /// Where a process runs.
+///
+/// ```
+/// use na_core::PeerUsers;
+/// use na_core::address::composed::Host;
+///
+/// let own = Host::own()?;
+/// assert!(own.reaches(&Host::own()?, &PeerUsers::Own));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     boot: String,
@@ -58,6 +67,16 @@ impl Host {
 }
 
 /// A composed address, taken apart.
+///
+/// ```
+/// use na_core::address::composed::{Composed, Host, format, parse};
+///
+/// let text = format(&Host::own()?, "na+sm://12-0", "na+tcp://10.0.0.1:7000");
+/// let Composed { near, far, .. } = parse(&text).ok_or("not composed")??;
+/// assert_eq!((near, far), ("na+sm://12-0", "na+tcp://10.0.0.1:7000"));
+/// assert!(parse("na+sm://12-0").is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Composed<'a> {
     /// The host of the endpoint.

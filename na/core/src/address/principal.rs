@@ -11,6 +11,17 @@ use std::net::{IpAddr, Ipv6Addr};
 /// The user or host behind a peer, as far as it is known.
 ///
 /// Two peers with equal principals share one share of every bound that says "of a host or user".
+///
+/// ```
+/// # use na_core as na;
+/// use na::Principal;
+///
+/// let one = Principal::of_host("2001:db8:1:2::7".parse()?);
+/// let other = Principal::of_host("2001:db8:1:2:ffff::1".parse()?);
+/// assert_eq!(one, other, "a host has all addresses with these 64 bits");
+/// assert_eq!(one.to_string(), "host 2001:db8:1:2::/64");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Principal {

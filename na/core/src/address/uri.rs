@@ -3,6 +3,16 @@
 use crate::Error;
 
 /// A parsed address: `na+tcp://127.0.0.1:0` is class `na`, protocol `tcp`, rest `127.0.0.1:0`.
+///
+/// ```
+/// # use na_core as na;
+/// use na::Uri;
+///
+/// let uri = Uri::parse("na+tcp://node7:7000")?;
+/// assert_eq!((uri.class, uri.protocol, uri.rest), (Some("na"), "tcp", "node7:7000"));
+/// assert!(Uri::parse("node7:7000").is_err(), "it names no transport");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Uri<'a> {
     /// The text it was parsed from.

@@ -2,6 +2,15 @@
 
 /// The users whose processes an endpoint talks with, where the operating system tells who a peer
 /// is.
+///
+/// ```
+/// # use na_core as na;
+/// use na::{OpenOptions, PeerUsers};
+///
+/// let mut options = OpenOptions::listening(true);
+/// options.peer_users = PeerUsers::And(vec![1000]);
+/// assert!(options.peer_users.allows(1000, 7) && !options.peer_users.allows(1001, 7));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum PeerUsers {

@@ -4,10 +4,33 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// Hashes one integer with one multiplication. Keys that a peer chooses to collide cost only as
 /// many comparisons as its bound lets it hold early messages.
+///
+/// ```
+/// use std::hash::Hasher;
+///
+/// use na_core::base::cheap::IntHasher;
+///
+/// let hash = |number| {
+///     let mut hasher = IntHasher::default();
+///     hasher.write_u64(number);
+///     hasher.finish()
+/// };
+/// assert_ne!(hash(1), hash(2));
+/// ```
 #[derive(Debug, Default, Clone, Copy)]
 pub struct IntHasher(u64);
 
 /// Builds [`IntHasher`]s.
+///
+/// ```
+/// use std::collections::HashMap;
+///
+/// use na_core::base::cheap::IntBuildHasher;
+///
+/// let mut peers: HashMap<u64, &str, IntBuildHasher> = HashMap::default();
+/// peers.insert(7, "na+tcp://10.0.0.1:7000");
+/// assert!(peers.contains_key(&7));
+/// ```
 pub type IntBuildHasher = BuildHasherDefault<IntHasher>;
 
 impl Hasher for IntHasher {

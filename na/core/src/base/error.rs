@@ -11,6 +11,29 @@ use crate::base::plain;
 /// Cheap to clone: one event (a peer's death) may end many operations. Its text has no control
 /// characters, also where a part of it is text that a peer chose.
 ///
+/// ```
+/// # mod na { pub use na_core::*; pub use na_sim as sim; }
+/// # let network = na::sim::Network::builder("error").build()?;
+/// # let a = network.open("a", &na::OpenOptions::listening(true))?;
+/// # let b = network.open("b", &na::OpenOptions::listening(true))?;
+/// use na::{Completion, Error, OpId, Tag};
+///
+/// let nobody = a.lookup("na+sim://error/nobody")?;
+/// a.send_unexpected(OpId(1), &nobody, Tag(0), a.alloc_msg())?;
+/// let mut ended = Vec::new();
+/// while ended.is_empty() {
+///     a.poll(16, &mut |completion| ended.push(completion))?;
+/// }
+/// match &ended[0] {
+///     Completion::Send { result: Err(error @ Error::Unreachable { peer, .. }), .. } => {
+///         assert_eq!(peer, "na+sim://error/nobody");
+///         assert!(error.never_arrived(), "to repeat it is harmless");
+///     }
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `na_return_t` (Mercury), with the facts that a number cannot carry.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -123,6 +146,31 @@ impl Error {
 }
 
 /// Which check a remote memory access failed at the memory's owner.
+///
+/// ```
+/// # mod na { pub use na_core::*; pub use na_sim as sim; }
+/// # let network = na::sim::Network::builder("doc-denied-reason").build()?;
+/// # let a = network.open("a", &na::OpenOptions::listening(true))?;
+/// # let b = network.open("b", &na::OpenOptions::listening(true))?;
+/// use na::{Access, Completion, DeniedReason, Error, Memory, OpId, Transfer};
+///
+/// let theirs = b.register(Memory::zeroed(4)?, Access::ReadOnly)?;
+/// let remote = a.mem_from_bytes(&b.mem_to_bytes(&theirs))?;
+/// drop(theirs); // nobody may use it any more
+/// let local = a.register(Memory::zeroed(4)?, Access::ReadWrite)?;
+/// let transfer = Transfer { local, local_offset: 0, remote, remote_offset: 0, len: 4 };
+/// a.get(OpId(1), &a.lookup(b.self_addr().uri())?, transfer)?;
+/// let mut ended = Vec::new();
+/// while ended.is_empty() {
+///     b.poll(16, &mut drop)?;
+///     a.poll(16, &mut |completion| ended.push(completion))?;
+/// }
+/// let Completion::Transfer { result: Err(Error::Denied { reason, .. }), .. } = &ended[0] else {
+///     panic!("{ended:?}")
+/// };
+/// assert_eq!(*reason, DeniedReason::NoSuchKey);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeniedReason {

@@ -25,6 +25,18 @@ pub fn alive_every_ms(limit: Duration) -> u32 {
 }
 
 /// Time that has been counted, look by look.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// use na_core::base::ran::RunClock;
+///
+/// let (start, limit) = (Instant::now(), Duration::from_secs(4));
+/// let mut clock = RunClock::since(start);
+/// assert!(!clock.has_passed(start + Duration::from_secs(3600), limit), "a pause of ours");
+/// let in_turn = (1..=3).map(|second| start + Duration::from_secs(3600 + second));
+/// assert!(in_turn.into_iter().any(|now| clock.has_passed(now, limit)));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunClock {
     looked_at: Instant,

@@ -2,6 +2,14 @@
 //! so that a run can be repeated. No secret is made of it; keys come from the operating system.
 
 /// Splitmix64: every bit of its output depends on the seed and on how often it was asked.
+///
+/// ```
+/// use na_core::base::random::Random;
+///
+/// let (mut one, mut same) = (Random::new(7), Random::new(7));
+/// assert_eq!(one.next(), same.next());
+/// assert!(one.below(6) < 6);
+/// ```
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 

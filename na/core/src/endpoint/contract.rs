@@ -10,6 +10,17 @@ use crate::{
 };
 
 /// The largest messages that an endpoint can carry.
+///
+/// ```
+/// # mod na { pub use na_core::*; pub use na_sim as sim; }
+/// # let network = na::sim::Network::builder("doc-limits").build()?;
+/// # let a = network.open("a", &na::OpenOptions::listening(true))?;
+/// # let b = network.open("b", &na::OpenOptions::listening(true))?;
+/// let limits = a.limits();
+/// assert_eq!((limits.unexpected_bytes_max, limits.expected_bytes_max), (4096, 4096));
+/// assert_eq!(a.alloc_msg().capacity(), 4096);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Largest unexpected message, bytes.
@@ -36,6 +47,33 @@ pub struct Limits {
 /// process.
 ///
 /// [`OpenOptions::unread_answers_max`]: crate::OpenOptions::unread_answers_max
+///
+/// ```
+/// # mod na { pub use na_core::*; pub use na_sim as sim; }
+/// # let network = na::sim::Network::builder("doc-endpoint").build()?;
+/// # let a = network.open("a", &na::OpenOptions::listening(true))?;
+/// # let b = network.open("b", &na::OpenOptions::listening(true))?;
+/// use na::{Completion, OpId, Tag};
+///
+/// // A request of a, which b waits for from anybody.
+/// b.recv_unexpected(OpId(1), b.alloc_msg())?;
+/// let mut request = a.alloc_msg();
+/// assert!(request.try_extend(b"hello"));
+/// a.send_unexpected(OpId(1), &a.lookup(b.self_addr().uri())?, Tag(7), request)?;
+///
+/// let mut received = None;
+/// while received.is_none() {
+///     a.poll(16, &mut drop)?;
+///     b.poll(16, &mut |completion| {
+///         if let Completion::Recv { buf, result: Ok(arrival), .. } = completion {
+///             received = Some((buf, arrival));
+///         }
+///     })?;
+/// }
+/// let (buf, arrival) = received.ok_or("nothing came")?;
+/// assert_eq!((buf.as_slice(), arrival.tag), (&b"hello"[..], Tag(7)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Endpoint: Send + Sync + fmt::Debug {
     /// The plugin's name: `sm`, `tcp` …
     fn transport(&self) -> &'static str;

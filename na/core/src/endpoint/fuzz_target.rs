@@ -4,6 +4,15 @@ use crate::{Access, Completion, Endpoint, LocalMem, Memory, OpId, OpenOptions, P
 use prim::sync::Arc;
 
 /// A listening endpoint with receives posted, and memory that peers may use.
+///
+/// ```
+/// use na_core::endpoint::fuzz_target::Target;
+///
+/// let target = Target::new(&na_sim::Sim, "na+sim://fuzz-target/a");
+/// // Whatever a peer has done:
+/// target.poll();
+/// assert_eq!(target.memory.len(), 64 << 10);
+/// ```
 #[derive(Debug)]
 pub struct Target {
     /// The endpoint.

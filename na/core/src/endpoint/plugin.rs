@@ -6,6 +6,19 @@ use crate::group::check_shards;
 use crate::{Endpoint, Error, OpenOptions, Uri};
 
 /// A transport: stateless, opens endpoints.
+///
+/// ```
+/// # mod na { pub use na_core::*; pub use na_sim as sim; }
+/// use na::sim::Sim;
+/// use na::{OpenOptions, Plugin, Uri};
+///
+/// let uri = Uri::parse("na+sim://plugin/a")?;
+/// assert!(Sim.serves(&uri));
+/// Sim.check(&uri, &OpenOptions::listening(true))?;
+/// let endpoint = Sim.open(&uri, &OpenOptions::listening(true))?;
+/// assert_eq!(endpoint.self_addr().uri(), "na+sim://plugin/a");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Plugin: Send + Sync {
     /// Name in logs and in `na+<name>://`.
     fn name(&self) -> &'static str;
@@ -91,6 +104,20 @@ pub trait Plugin: Send + Sync {
 }
 
 /// A device that a transport can use.
+///
+/// ```
+/// # mod na { pub use na_core::*; pub use na_sim as sim; }
+/// use na::{Device, Plugin};
+///
+/// fn list(transport: &dyn Plugin) -> Result<Vec<String>, na::Error> {
+///     let line = |Device { protocol, name, address, summary }| {
+///         format!("{protocol}://{address}  {name}: {summary}")
+///     };
+///     Ok(transport.devices()?.into_iter().map(line).collect())
+/// }
+/// assert!(list(&na::sim::Sim)?.is_empty(), "a simulation needs no device");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
     /// The class and protocol of its addresses, which stand before `://`.

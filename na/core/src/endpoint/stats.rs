@@ -6,6 +6,22 @@
 use crate::OpId;
 
 /// An endpoint at about one moment; see [`Endpoint::stats`](crate::Endpoint::stats).
+///
+/// ```
+/// # mod na { pub use na_core::*; pub use na_sim as sim; }
+/// # let network = na::sim::Network::builder("doc-endpoint-stats").build()?;
+/// # let a = network.open("a", &na::OpenOptions::listening(true))?;
+/// # let b = network.open("b", &na::OpenOptions::listening(true))?;
+/// use na::{Access, Memory};
+///
+/// let memory = a.register(Memory::zeroed(4096)?, Access::ReadOnly)?;
+/// let stats = a.stats();
+/// assert_eq!((stats.regions, stats.region_bytes), (1, 4096));
+/// for peer in &stats.peers {
+///     println!("{}: {:?}", peer.uri, peer.link);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointStats {
@@ -28,6 +44,21 @@ impl EndpointStats {
 }
 
 /// A peer of an endpoint.
+///
+/// ```
+/// # mod na { pub use na_core::*; pub use na_sim as sim; }
+/// # let network = na::sim::Network::builder("doc-peer-stats").build()?;
+/// # let a = network.open("a", &na::OpenOptions::listening(true))?;
+/// # let b = network.open("b", &na::OpenOptions::listening(true))?;
+/// use na::{OpId, Tag};
+///
+/// let peer = a.lookup(b.self_addr().uri())?;
+/// a.recv_expected(OpId(7), &peer, Tag(0), a.alloc_msg())?;
+/// let stats = a.stats();
+/// let of_peer = stats.peers.iter().find(|one| one.uri == peer.uri()).ok_or("unknown")?;
+/// assert_eq!(of_peer.awaited, [OpId(7)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerStats {
@@ -68,6 +99,26 @@ impl PeerStats {
 }
 
 /// How far the connection with a peer is.
+///
+/// ```
+/// # mod na { pub use na_core::*; pub use na_sim as sim; }
+/// # let network = na::sim::Network::builder("doc-peer-link").build()?;
+/// # let a = network.open("a", &na::OpenOptions::listening(true))?;
+/// # let b = network.open("b", &na::OpenOptions::listening(true))?;
+/// use na::{OpId, PeerLink, Tag};
+///
+/// let peer = a.lookup(b.self_addr().uri())?;
+/// a.send_unexpected(OpId(1), &peer, Tag(0), a.alloc_msg())?;
+/// let mut sent = 0;
+/// while sent == 0 {
+///     b.poll(16, &mut drop)?;
+///     sent += a.poll(16, &mut drop)?;
+/// }
+/// let stats = a.stats();
+/// let of_peer = stats.peers.iter().find(|one| one.uri == peer.uri()).ok_or("unknown")?;
+/// assert_eq!(of_peer.link, PeerLink::Connected);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PeerLink {

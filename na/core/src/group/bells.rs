@@ -12,6 +12,16 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::Error;
 
 /// The bells of a group, by shard; none for an endpoint alone.
+///
+/// ```
+/// use na_core::group::bells::Bells;
+///
+/// let bells = Bells::new("the bell of a shard", 2)?;
+/// assert!(bells.get(1).is_some() && bells.get(2).is_none());
+/// bells.ring(1); // its descriptor is readable now
+/// bells.silence(1);
+/// # Ok::<(), na_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Bells {
     /// How one is called, should it be lost.

@@ -7,9 +7,26 @@ use std::sync::Weak;
 use prim::sync::{Arc, Mutex, lock};
 
 /// The number of a peer in its group, kept by whatever names the peer.
+///
+/// ```
+/// use na_core::group::directory::{Directory, Identity};
+///
+/// let directory = Directory::new(1);
+/// let identity: Identity = directory.identity("na+tcp://10.0.0.1:7000");
+/// assert_eq!(identity, directory.identity("na+tcp://10.0.0.1:7000"), "for any shard");
+/// ```
 pub type Identity = Arc<u64>;
 
 /// Identities by what is known of a peer. Touched when a peer becomes known, and never again.
+///
+/// ```
+/// use na_core::group::directory::Directory;
+///
+/// let directory = Directory::new(1);
+/// let (one, other) = (directory.identity("one"), directory.identity("other"));
+/// assert_ne!(one, other);
+/// assert_eq!(directory.family(), 1);
+/// ```
 #[derive(Debug)]
 pub struct Directory<K> {
     family: u64,

@@ -35,6 +35,18 @@ use prim::sync::{Arc, Mutex, lock};
 pub const SHARDS_MAX: usize = if cfg!(loom) { 4 } else { 128 };
 
 /// Why a connection, or one more shard, is not admitted.
+///
+/// ```
+/// use na_core::group::placement::{NotAdmitted, Placement};
+///
+/// let group = Placement::<u8, ()>::new(1);
+/// let held = Placement::admit(&group, None, None, 1).map_err(|why| format!("{why:?}"))?;
+/// assert_eq!(Placement::admit(&group, None, None, 1).err(), Some(NotAdmitted::TooMany));
+/// group.close(0);
+/// drop(held);
+/// assert_eq!(Placement::admit(&group, None, None, 1).err(), Some(NotAdmitted::Closed));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotAdmitted {
     /// The group has as many as it takes.
@@ -46,6 +58,17 @@ pub enum NotAdmitted {
 }
 
 /// A caller that several connections may come from, and how many of them it may have.
+///
+/// ```
+/// use na_core::group::placement::{Caller, NotAdmitted, Placement};
+///
+/// let group = Placement::<&str, ()>::new(1);
+/// let caller = Some(Caller { key: "one", connections_max: 1 });
+/// let held = Placement::admit(&group, caller, None, 100);
+/// assert!(held.is_ok());
+/// let another = Placement::admit(&group, caller, None, 100);
+/// assert_eq!(another.err(), Some(NotAdmitted::TooManyOfCaller));
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<K> {
     /// The name by which its connections are known to belong together.
@@ -55,6 +78,18 @@ pub struct Caller<K> {
 }
 
 /// The inboxes and the counts of a group.
+///
+/// ```
+/// use na_core::group::placement::Placement;
+///
+/// let group = Placement::<u8, &str>::new(2);
+/// let places = [(); 4].map(|()| Placement::admit(&group, None, None, 100));
+/// let shards = places.each_ref().map(|place| place.as_ref().map(|place| place.shard()).ok());
+/// assert_eq!(shards, [Some(0), Some(1), Some(0), Some(1)]);
+///
+/// assert_eq!(group.hand("a connection", |_| None), Some(0));
+/// assert_eq!(group.take_news(0), ["a connection"]);
+/// ```
 pub struct Placement<K: Eq + Hash, T> {
     state: Mutex<Counts<K, T>>,
     /// For each shard that there may be: something was put into its inbox since it last looked.
@@ -254,6 +289,17 @@ impl<K: Eq + Hash, T> fmt::Debug for Placement<K, T> {
 }
 
 /// The place of one connection at one shard. It counts until it is dropped.
+///
+/// ```
+/// use na_core::group::placement::Placement;
+///
+/// let group = Placement::<u8, ()>::new(2);
+/// let permit = Placement::admit(&group, None, Some(1), 100).map_err(|why| format!("{why:?}"))?;
+/// assert_eq!((permit.shard(), group.counts().0), (1, 1));
+/// drop(permit);
+/// assert_eq!(group.counts().0, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Permit<K: Eq + Hash, T> {
     placement: Arc<Placement<K, T>>,

@@ -29,6 +29,16 @@ pub use crate::hosts::own_address::reachable;
 use crate::hosts::{interface, names};
 
 /// The key by which a peer is found when it is looked up again.
+///
+/// ```
+/// use na_core::hosts::host_port::PeerKey;
+///
+/// let key = PeerKey::Address("[::1]:7000".parse()?);
+/// assert_eq!(key.uri("na+tcp"), "na+tcp://[::1]:7000");
+/// let key = PeerKey::Name("node7".to_owned(), 7000);
+/// assert_eq!(key.uri("na+tcp"), "na+tcp://node7:7000");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PeerKey {
     /// One address.

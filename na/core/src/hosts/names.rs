@@ -13,6 +13,19 @@ use std::time::Instant;
 
 /// How work is run that may wait for the system. Returns when it has run, and may drop it if its
 /// caller is not to wait for it any more, which it then tells by unwinding.
+///
+/// ```
+/// # use na_core as na;
+/// use na::RunBlocking;
+///
+/// // For `na::run_blocking_by`, at the start of the program.
+/// const ON_A_THREAD: RunBlocking = |work| drop(std::thread::spawn(work).join());
+///
+/// let (tell, told) = std::sync::mpsc::channel();
+/// ON_A_THREAD(Box::new(move || tell.send("done").unwrap_or_default()));
+/// assert_eq!(told.try_recv()?, "done");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub type RunBlocking = fn(Box<dyn FnOnce() + Send>);
 
 static RUN: OnceLock<RunBlocking> = OnceLock::new();

@@ -21,6 +21,20 @@ const OUTSIDE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const OUTSIDE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
 
 /// The requirements on an address of ours.
+///
+/// ```
+/// use na_core::hosts::own_address::Wanted;
+/// use na_core::{AddrFormat, Error, OpenOptions, Subnet};
+///
+/// let mut options = OpenOptions::listening(true);
+/// options.ip_subnet = Subnet::new("10.0.0.0".parse()?, 8);
+/// assert!(Wanted::of(&options)?.prefers("10.1.2.3".parse()?));
+///
+/// options.addr_format = AddrFormat::Ipv6;
+/// let error = Wanted::of(&options).unwrap_err();
+/// assert!(matches!(error, Error::BadOption { option: "ip_subnet", .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wanted {
     format: AddrFormat,

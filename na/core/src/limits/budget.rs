@@ -23,6 +23,14 @@ const PEAK_MIN: usize = 16 << 20;
 const DRAINED: usize = 4;
 
 /// The bounds of a [`Budget`], bytes.
+///
+/// ```
+/// use na_core::limits::budget::{Broken, BudgetLimits};
+///
+/// let bounds = BudgetLimits { of_peer: 10, of_host: 15, of_all: 25 };
+/// assert_eq!(bounds.broken_by(10, 15, 25), None);
+/// assert_eq!(bounds.broken_by(10, 16, 25), Some(Broken::Host));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetLimits {
     /// The bound of a peer.
@@ -46,6 +54,14 @@ impl BudgetLimits {
 }
 
 /// A bound that is broken.
+///
+/// ```
+/// use na_core::limits::budget::{Broken, BudgetLimits};
+///
+/// let bounds = BudgetLimits { of_peer: 10, of_host: 15, of_all: 25 };
+/// assert_eq!(bounds.broken_by(11, 16, 26), Some(Broken::Peer), "the narrowest one");
+/// assert_eq!(bounds.broken_by(1, 1, 26), Some(Broken::All));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
     /// The peer holds too much.
@@ -57,6 +73,17 @@ pub enum Broken {
 }
 
 /// The memory that an endpoint may hold for its peers. See the module's documentation.
+///
+/// ```
+/// use na_core::Principal;
+/// use na_core::limits::budget::{Budget, BudgetLimits};
+///
+/// let budget = Budget::new(BudgetLimits { of_peer: 10, of_host: 15, of_all: 25 });
+/// let mut account = budget.account(Principal::User(1000));
+/// account.set(11);
+/// assert_eq!(budget.held(), 11);
+/// assert!(budget.take_call(), "a bound is broken: somebody is to look after it");
+/// ```
 #[derive(Debug)]
 pub struct Budget {
     /// The bounds.
@@ -76,6 +103,19 @@ struct ByteShare {
 }
 
 /// The bytes that are charged to one peer; given back when it is dropped.
+///
+/// ```
+/// use na_core::Principal;
+/// use na_core::limits::budget::{Budget, BudgetLimits};
+///
+/// let budget = Budget::new(BudgetLimits { of_peer: 10, of_host: 15, of_all: 25 });
+/// let mut account = budget.account(Principal::User(1000));
+/// account.set(7);
+/// account.set(5); // in place of 7
+/// assert_eq!((account.held(), budget.held()), (5, 5));
+/// drop(account);
+/// assert_eq!(budget.held(), 0);
+/// ```
 #[derive(Debug)]
 pub struct Account {
     budget: Arc<Budget>,

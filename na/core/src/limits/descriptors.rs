@@ -68,6 +68,14 @@ pub fn share(wanted: usize, part: u64) -> usize {
 
 /// A descriptor that is given up so that a process which has no other can accept a connection, say
 /// why it refuses it, and close it. Otherwise the dialer would wait, and be told nothing.
+///
+/// ```
+/// use na_core::limits::descriptors::Reserve;
+///
+/// let mut reserve = Reserve::open();
+/// // A descriptor is free meanwhile, for a connection that is refused.
+/// assert_eq!(reserve.lend(|| "refused"), "refused");
+/// ```
 #[derive(Debug)]
 pub struct Reserve(Option<OwnedFd>);
 

@@ -53,6 +53,14 @@ pub fn exceeded() -> io::Error {
 }
 
 /// When a memfd gets its pages.
+///
+/// ```
+/// use na_core::limits::file_limit::{Pages, memfd};
+///
+/// let file = memfd(c"example", "an example", 4096, Pages::Later)?;
+/// assert_eq!(std::fs::File::from(file).metadata()?.len(), 4096);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
     /// With its size.

@@ -69,6 +69,20 @@ mod shares;
 const EARLY_OVERHEAD: usize = 64;
 
 /// The two kinds of message.
+///
+/// ```
+/// use na_core::matching::{Arrived, Kind, Matcher};
+/// use na_core::{Addr, MsgBuf, OpId, Tag};
+///
+/// let peer = Addr::new("na+x://peer", Addr::unique_endpoint_id(), 1, ());
+/// let mut matcher = Matcher::new(1 << 18, 1 << 24);
+/// matcher.post_expected(OpId(1), &peer, Tag(7), MsgBuf::with_capacity(64));
+/// // It does not take messages of the other kind.
+/// let arrived = matcher.arrive(Kind::Unexpected, &peer, Tag(7), b"request");
+/// assert!(matches!(arrived, Arrived::Held));
+/// let arrived = matcher.arrive(Kind::Expected, &peer, Tag(7), b"answer");
+/// assert!(matches!(arrived, Arrived::Completed(_)));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// For the next receive of any source.
@@ -78,6 +92,17 @@ pub enum Kind {
 }
 
 /// The outcome for a message that arrived.
+///
+/// ```
+/// use na_core::matching::{Arrived, Kind, Matcher};
+/// use na_core::{Addr, Tag};
+///
+/// let peer = Addr::new("na+x://peer", Addr::unique_endpoint_id(), 1, ());
+/// let mut matcher = Matcher::new(100, 0);
+/// let mut arrive = || matcher.arrive(Kind::Unexpected, &peer, Tag(0), &[0; 64]);
+/// assert!(matches!(arrive(), Arrived::Held), "one always fits");
+/// assert!(matches!(arrive(), Arrived::Full), "no receive, and no room: read no further");
+/// ```
 #[derive(Debug)]
 pub enum Arrived {
     /// A posted receive took it.
@@ -100,6 +125,22 @@ struct Posted {
 
 /// A posted receive that was taken out for a message which is still arriving, or lies in the
 /// transport: to fill its buffer takes no lock.
+///
+/// ```
+/// use na_core::matching::{Kind, Matcher};
+/// use na_core::{Addr, Completion, MsgBuf, OpId, Tag};
+///
+/// let peer = Addr::new("na+x://peer", Addr::unique_endpoint_id(), 1, ());
+/// let mut matcher = Matcher::new(1 << 18, 1 << 24);
+/// matcher.post_expected(OpId(1), &peer, Tag(7), MsgBuf::with_capacity(64));
+///
+/// // Straight from a socket, without the matcher's lock.
+/// let mut claimed = matcher.claim(Kind::Expected, &peer, Tag(7), 6).ok_or("not awaited")?;
+/// claimed.room()[..6].copy_from_slice(b"answer");
+/// let completion = claimed.received(6, peer, Tag(7));
+/// assert!(matches!(completion, Completion::Recv { op: OpId(1), buf, .. } if buf.len() == 6));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Claimed {
     kind: Kind,
@@ -173,6 +214,18 @@ struct EarlyAccount {
 }
 
 /// Matches messages with receives. See the module's documentation.
+///
+/// ```
+/// use na_core::matching::{Arrived, Kind, Matcher};
+/// use na_core::{Addr, Completion, MsgBuf, OpId, Tag};
+///
+/// let peer = Addr::new("na+x://peer", Addr::unique_endpoint_id(), 1, ());
+/// let mut matcher = Matcher::new(1 << 18, 1 << 24);
+/// // A message that comes before its receive waits for it.
+/// assert!(matches!(matcher.arrive(Kind::Unexpected, &peer, Tag(7), b"early"), Arrived::Held));
+/// let completion = matcher.post_unexpected(OpId(1), MsgBuf::with_capacity(64));
+/// assert!(matches!(completion, Some(Completion::Recv { buf, .. }) if buf.as_slice() == b"early"));
+/// ```
 pub struct Matcher {
     early_bytes_max: usize,
     left_bytes_max: usize,

@@ -37,6 +37,17 @@ use prim::sync::Arc;
 use prim::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Where and how shared memory is allocated.
+///
+/// ```
+/// # use na_core as na;
+/// use na::{AllocOptions, Memory};
+///
+/// let mut options = AllocOptions::on_node(0);
+/// options.huge_pages = false;
+/// let memory = Memory::alloc(8192, &options)?;
+/// assert_eq!(memory.segments()[0].len, 8192);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AllocOptions {
@@ -64,6 +75,21 @@ impl AllocOptions {
 /// Zeroed memory that peers on the same host copy directly, see [`Memory::from_shared`].
 ///
 /// [`Memory::from_shared`]: crate::Memory::from_shared
+///
+/// ```
+/// # use na_core as na;
+/// use na::{Access, AllocOptions, Memory, RegionTable, SharedBuffer};
+///
+/// let mut buffer = SharedBuffer::new(4096, &AllocOptions::default())?;
+/// buffer.as_mut_slice()?[..4].copy_from_slice(b"data");
+/// # let endpoint = RegionTable::new();
+/// let registered = endpoint.register(Memory::from_shared(buffer), Access::ReadOnly)?;
+/// // … peers copy it, and then it comes back.
+/// let memory = registered.reclaim().map_err(|_| "somebody else has it, too")?;
+/// let mut buffer: SharedBuffer = memory.into_owner().map_err(|_| "no such owner")?;
+/// assert_eq!(buffer.as_mut_slice()?[..4], *b"data");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct SharedBuffer {
     block: Arc<Block>,
     options: AllocOptions,
@@ -148,6 +174,18 @@ impl fmt::Debug for SharedBuffer {
 }
 
 /// One mapped memfd.
+///
+/// ```
+/// use na_core::{AllocOptions, SharedBuffer};
+///
+/// let buffer = SharedBuffer::new(4096, &AllocOptions::default())?;
+/// let block = buffer.block();
+/// assert_eq!(block.segment().len, 4096);
+/// // A descriptor for a peer that may read.
+/// let file = std::fs::File::from(block.read_only_fd()?);
+/// assert_eq!(file.metadata()?.len(), 4096);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Block {
     /// Unique in this process, never used again; not zero.
     id: u64,

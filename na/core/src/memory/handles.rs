@@ -15,6 +15,17 @@ use crate::memory::region::Region;
 use crate::{Access, AllocOptions, Error, RawSegment, SharedBuffer};
 
 /// Memory with its owner, as it goes into and comes out of registration.
+///
+/// ```
+/// # use na_core as na;
+/// use na::Memory;
+///
+/// let memory = Memory::from_vecs(vec![b"one".to_vec(), b"and another".to_vec()]);
+/// assert_eq!(memory.segments().len(), 2);
+/// let pieces: Vec<Vec<u8>> = memory.into_owner().map_err(|_| "no such owner")?;
+/// assert_eq!(pieces[1], b"and another");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Memory {
     segments: Box<[RawSegment]>,
     owner: Box<dyn Any + Send>,
@@ -180,6 +191,22 @@ impl fmt::Debug for Memory {
 /// Registered memory of this process. Cheap to clone; peers can use it until it is revoked or the
 /// last clone is dropped, and it stays alive until the last transfer in flight has ended.
 ///
+/// ```
+/// # mod na { pub use na_core::*; pub use na_sim as sim; }
+/// # let network = na::sim::Network::builder("doc-local-mem").build()?;
+/// # let a = network.open("a", &na::OpenOptions::listening(true))?;
+/// # let b = network.open("b", &na::OpenOptions::listening(true))?;
+/// use na::{Access, Memory};
+///
+/// let registered = a.register(Memory::from_vec(vec![0; 8]), Access::ReadWrite)?;
+/// assert!(registered.write_at(2, b"data") && !registered.write_at(6, b"data"), "out of range");
+/// let (tell, told) = std::sync::mpsc::channel();
+/// registered.revoke(move |memory| tell.send(memory).unwrap_or_default());
+/// let bytes: Vec<u8> = told.recv()?.into_owner().map_err(|_| "no such owner")?;
+/// assert_eq!(bytes, b"\0\0data\0\0");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `na_mem_handle_t` (owner's side).
 #[derive(Clone)]
 pub struct LocalMem(Arc<Region>);
@@ -305,6 +332,21 @@ impl fmt::Debug for LocalMem {
 }
 
 /// Names registered memory of this process without keeping it registered.
+///
+/// ```
+/// # mod na { pub use na_core::*; pub use na_sim as sim; }
+/// # let network = na::sim::Network::builder("doc-weak-mem").build()?;
+/// # let a = network.open("a", &na::OpenOptions::listening(true))?;
+/// # let b = network.open("b", &na::OpenOptions::listening(true))?;
+/// use na::{Access, Memory};
+///
+/// let registered = a.register(Memory::zeroed(8)?, Access::ReadOnly)?;
+/// let name = registered.downgrade();
+/// assert!(name.upgrade().is_some());
+/// drop(registered);
+/// assert!(name.upgrade().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct WeakMem(std::sync::Weak<Region>);
 
@@ -325,6 +367,20 @@ impl fmt::Debug for WeakMem {
 /// A peer's registered memory, as described by the peer.
 ///
 /// The peer's word about length and access serves early errors only; the owner checks again.
+///
+/// ```
+/// # mod na { pub use na_core::*; pub use na_sim as sim; }
+/// # let network = na::sim::Network::builder("doc-remote-mem").build()?;
+/// # let a = network.open("a", &na::OpenOptions::listening(true))?;
+/// # let b = network.open("b", &na::OpenOptions::listening(true))?;
+/// use na::{Access, Memory};
+///
+/// let registered = b.register(Memory::zeroed(8)?, Access::ReadOnly)?;
+/// let bytes = b.mem_to_bytes(&registered); // go to a in a message
+/// let remote = a.mem_from_bytes(&bytes)?;
+/// assert_eq!((remote.len, remote.access), (8, Access::ReadOnly));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteMem {
     /// The owner's key.

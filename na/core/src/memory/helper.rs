@@ -8,6 +8,21 @@ use std::sync::Arc;
 type RunParts = dyn Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync;
 
 /// Lets several threads (execution streams) take part in large copies.
+///
+/// ```
+/// # use na_core as na;
+/// use na::{CopyHelper, OpenOptions};
+///
+/// let mut options = OpenOptions::listening(true);
+/// options.copy_helper = Some(CopyHelper::new(|parts, part| {
+///     std::thread::scope(|scope| {
+///         for number in 0..parts {
+///             scope.spawn(move || part(number));
+///         }
+///     });
+/// }));
+/// assert!(options.copy_helper.is_some());
+/// ```
 #[derive(Clone)]
 pub struct CopyHelper(Arc<RunParts>);
 

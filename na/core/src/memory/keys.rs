@@ -21,6 +21,14 @@ const PAGE_BYTES: usize = 4096;
 const BATCH: usize = 32;
 
 /// Gives out keys.
+///
+/// ```
+/// use na_core::memory::keys::Keys;
+///
+/// let mut keys = Keys::default();
+/// assert_ne!(keys.next_key()?, keys.next_key()?);
+/// # Ok::<(), na_core::Error>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct Keys {
     /// `None` until the first key, and where there can be none.

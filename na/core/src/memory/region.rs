@@ -29,6 +29,23 @@ use prim::sync::{Arc, Mutex, lock};
 type Released = Box<dyn FnOnce(Memory) + Send>;
 
 /// A peer's permission to copy in a region without asking each time. For transports.
+///
+/// ```
+/// # use na_core::{Access, Memory, RegionTable, memory::region::{Offer, RetiredMemory}};
+/// struct Permission { stands: std::sync::Mutex<bool> }
+/// impl Offer for Permission {
+///     fn withdraw(&self) { *self.stands.lock().unwrap() = false }
+///     fn stands(&self) -> bool { *self.stands.lock().unwrap() }
+///     fn is_used(&self) -> bool { false }
+///     fn keep(&self, _: RetiredMemory) { unreachable!("no peer copies") }
+/// }
+/// let memory = RegionTable::new().register(Memory::zeroed(8)?, Access::ReadOnly)?;
+/// let permission = std::sync::Arc::new(Permission { stands: true.into() });
+/// assert!(memory.region().offer(permission.clone()));
+/// memory.revoke(drop);
+/// assert!(!permission.stands());
+/// # Ok::<(), na_core::Error>(())
+/// ```
 pub trait Offer: Send + Sync {
     /// Takes it back: the peer begins no copy under it any more.
     fn withdraw(&self);
@@ -45,6 +62,14 @@ pub trait Offer: Send + Sync {
 
 /// Memory whose region is gone. It is handed back when this is dropped, or later, if a peer still
 /// copies there.
+///
+/// ```
+/// # use na_core::memory::region::RetiredMemory;
+/// // What a connection keeps while its peer may still copy there.
+/// let mut kept: Vec<RetiredMemory> = Vec::new();
+/// kept.clear(); // it has stopped: the owners get their memory back
+/// # assert!(kept.is_empty());
+/// ```
 pub struct RetiredMemory {
     memory: Option<Memory>,
     released: Option<Released>,
@@ -85,6 +110,16 @@ impl fmt::Debug for RetiredMemory {
 
 /// The memory of a get that has ended although a peer may still write there. It stays alive
 /// meanwhile, and [`LocalMem::may_be_written`] says so.
+///
+/// ```
+/// # use na_core::{Access, Memory, RegionTable, memory::region::LingeringMemory};
+/// let memory = RegionTable::new().register(Memory::zeroed(8)?, Access::ReadWrite)?;
+/// let lingering = LingeringMemory::new(&memory);
+/// assert!(memory.may_be_written());
+/// drop(lingering); // the peer has said that it stopped
+/// assert!(!memory.may_be_written());
+/// # Ok::<(), na_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct LingeringMemory(Arc<Region>);
 
@@ -113,6 +148,14 @@ impl Drop for LingeringMemory {
 }
 
 /// The outcome of writing bytes to registered memory.
+///
+/// ```
+/// # use na_core::{Access, Memory, RegionTable, memory::region::Filled};
+/// let memory = RegionTable::new().register(Memory::zeroed(8)?, Access::ReadWrite)?;
+/// assert_eq!(memory.region().fill_at(4, b"data"), Filled::All);
+/// assert_eq!(memory.region().fill_at(5, b"data"), Filled::Outside);
+/// # Ok::<(), na_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filled {
     /// They are there.
@@ -131,6 +174,18 @@ struct RegionOffers {
 }
 
 /// A registration of a region with a library or device below the transport. For transports.
+///
+/// ```
+/// # use na_core::{Access, Memory, RegionTable, memory::region::EndRegistration};
+/// struct WithDevice;
+/// impl EndRegistration for WithDevice {
+///     fn end(self: Box<Self>) -> bool { true }
+/// }
+/// let memory = RegionTable::new().register(Memory::zeroed(8)?, Access::ReadOnly)?;
+/// memory.region().hold_registration(Box::new(WithDevice));
+/// assert!(memory.reclaim().is_ok(), "after its end");
+/// # Ok::<(), na_core::Error>(())
+/// ```
 pub trait EndRegistration: Send {
     /// Ends it. `false`: it does not end, so that the memory may be accessed for as long as the
     /// process lives.
@@ -180,6 +235,15 @@ struct Table {
 const NO_KEY: u64 = 0;
 
 /// The keys of one endpoint. For transports.
+///
+/// ```
+/// # use na_core::{self as na, Access, DeniedReason, Memory, RegionTable};
+/// let table = RegionTable::new();
+/// let memory = table.register(Memory::zeroed(8)?, Access::ReadOnly)?;
+/// assert!(table.lease(memory.key(), 0, 8, false).is_ok());
+/// assert_eq!(table.lease(memory.key(), 0, 9, false).err(), Some(DeniedReason::OutOfRange));
+/// # Ok::<(), na::Error>(())
+/// ```
 #[derive(Debug, Default, Clone)]
 pub struct RegionTable {
     /// Transfers of peers come from the thread that polls.
@@ -337,6 +401,13 @@ impl RegionTable {
 }
 
 /// Registered memory; shared by its `LocalMem` clones and the transfers in flight.
+///
+/// ```
+/// # use na_core::{Access, Memory, RegionTable};
+/// let memory = RegionTable::new().register(Memory::zeroed(8)?, Access::ReadOnly)?;
+/// assert!(memory.region().contains(2, 6) && !memory.region().contains(2, 7));
+/// # Ok::<(), na_core::Error>(())
+/// ```
 pub struct Region {
     key: u64,
     access: Access,

@@ -1,6 +1,14 @@
 //! Pieces of memory, and what peers may do with them.
 
 /// The access that peers have to registered memory. Counterpart: `NA_MEM_READ_ONLY` …
+///
+/// ```
+/// # use na_core as na;
+/// use na::Access;
+///
+/// assert!(Access::ReadOnly.readable() && !Access::ReadOnly.writable());
+/// assert_eq!(Access::from_bits(3), Some(Access::ReadWrite), "as Mercury writes it");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Peers may get.
@@ -43,6 +51,17 @@ impl Access {
 }
 
 /// One contiguous piece of memory.
+///
+/// ```
+/// # use na_core as na;
+/// use na::{Memory, RawSegment};
+///
+/// let mut bytes = vec![7_u8; 16];
+/// let half = RawSegment { ptr: bytes.as_mut_ptr(), len: 8 };
+/// // SAFETY: the vector is the owner: its bytes stay where they are, and nobody borrows them.
+/// let memory = unsafe { Memory::from_raw(vec![half], bytes) };
+/// assert_eq!(memory.segments(), [half]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawSegment {
     /// First byte. May dangle when `len` is zero.

@@ -38,6 +38,26 @@ const SCAN_BLOCKS: usize = 64;
 /// An endpoint takes the memory when it needs it. It gives the memory back when the endpoint and
 /// the last message are dropped.
 ///
+/// ```
+/// # mod na { pub use na_core::*; pub use na_sim as sim; }
+/// # let network = na::sim::Network::builder("doc-large-buffers").build()?;
+/// # let a = network.open("a", &na::OpenOptions::listening(true))?;
+/// # let b = network.open("b", &na::OpenOptions::listening(true))?;
+/// use na::{LargeBuffers, OpId, Tag};
+///
+/// assert!(b.has_multi_recv());
+/// let buffers = LargeBuffers::new(4, 1 << 20, b.limits().unexpected_bytes_max);
+/// b.multi_recv_unexpected(OpId(1), 100, &buffers)?; // the next hundred messages
+/// a.send_unexpected(OpId(1), &a.lookup(b.self_addr().uri())?, Tag(0), a.alloc_msg())?;
+/// let mut received = 0;
+/// while received == 0 {
+///     a.poll(16, &mut drop)?;
+///     received += b.poll(16, &mut drop)?;
+/// }
+/// assert_eq!(buffers.copied(), 0, "there was room in a large buffer");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `NA_Msg_buf_alloc` with `NA_MULTI_RECV`.
 #[derive(Clone)]
 pub struct LargeBuffers(Arc<Shared>);

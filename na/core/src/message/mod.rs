@@ -25,6 +25,18 @@ pub use self::carver::LargeBuffers;
 /// [`multi_recv_unexpected`](crate::Endpoint::multi_recv_unexpected) brings are as long as their
 /// message, most of them parts of a large buffer: drop them to give them back.
 ///
+/// ```
+/// # mod na { pub use na_core::*; pub use na_sim as sim; }
+/// # let network = na::sim::Network::builder("doc-msg-buf").build()?;
+/// # let a = network.open("a", &na::OpenOptions::listening(true))?;
+/// # let b = network.open("b", &na::OpenOptions::listening(true))?;
+/// let mut buf = a.alloc_msg();
+/// assert!(buf.try_extend(b"head") && buf.try_extend(b" and body"));
+/// assert_eq!(buf.as_slice(), b"head and body");
+/// assert!(!buf.try_extend(&[0; 4096]), "more than a message may have");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `NA_Msg_buf_alloc`.
 ///
 /// One word, because it moves through an operation a dozen times.

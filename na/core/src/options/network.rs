@@ -19,6 +19,15 @@ use std::net::IpAddr;
 /// The effect is up to those who run the network; many networks ignore the class, or erase it at
 /// their border. See `docs/transports.md` for what each transport does with it.
 ///
+/// ```
+/// # use na_core as na;
+/// use na::{OpenOptions, TrafficClass};
+///
+/// let mut options = OpenOptions::listening(true);
+/// options.traffic_class = TrafficClass::LowLatency;
+/// assert_eq!(options.traffic_class.dscp(), Some(18), "AF21");
+/// ```
+///
 /// Counterpart: `enum na_traffic_class`; the classes are those of libfabric (`FI_TC_…`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum TrafficClass {
@@ -61,6 +70,15 @@ impl TrafficClass {
 }
 
 /// Form of an endpoint's own address. Counterpart: `enum na_addr_format`.
+///
+/// ```
+/// # use na_core as na;
+/// use na::{AddrFormat, OpenOptions};
+///
+/// let mut options = OpenOptions::listening(true);
+/// assert_eq!(options.addr_format, AddrFormat::Unspec);
+/// options.addr_format = AddrFormat::Ipv6;
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum AddrFormat {
     /// The transport chooses: IPv4, unless an IPv6 address or subnet is asked for. The default.
@@ -97,6 +115,19 @@ impl AddrFormat {
 }
 
 /// IP addresses that begin with the same bits.
+///
+/// ```
+/// # use na_core as na;
+/// use na::{OpenOptions, Subnet};
+///
+/// let subnet = Subnet::new("10.1.2.3".parse()?, 8).ok_or("no such subnet")?;
+/// assert_eq!(subnet.to_string(), "10.0.0.0/8");
+/// assert!(subnet.contains("10.200.0.1".parse()?) && !subnet.contains("11.0.0.1".parse()?));
+///
+/// let mut options = OpenOptions::listening(true);
+/// options.ip_subnet = Some(subnet);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Subnet {
     first: IpAddr,

@@ -21,6 +21,19 @@ const UNREAD_BY_ALL: usize = 4;
 const EARLY_BYTES_MAX: usize = 64 << 20;
 
 /// How to open an endpoint.
+///
+/// ```
+/// # mod na { pub use na_core::*; pub use na_sim as sim; }
+/// # use na::Plugin;
+/// use na::{OpenOptions, Uri};
+///
+/// let mut options = OpenOptions::listening(true);
+/// options.message_bytes_max = 64 << 10;
+/// # let open = |uri, options: &_| na::sim::Sim.open(&Uri::parse(uri)?, options);
+/// let endpoint = open("na+sim://options/a", &options)?;
+/// assert_eq!(endpoint.limits().unexpected_bytes_max, 64 << 10);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct OpenOptions {

@@ -16,6 +16,16 @@ const CONNECTIONS_PER_USER_MAX: usize = CONNECTIONS_MAX / 2;
 const MAPPED_BYTES_PER_PEER_MAX: u64 = 1 << 40;
 
 /// Settings of the sm transport, as [`OpenOptions::sm`](crate::OpenOptions::sm).
+///
+/// ```
+/// # use na_core as na;
+/// use na::OpenOptions;
+///
+/// let mut options = OpenOptions::listening(true);
+/// options.sm.connections_max = 256;
+/// options.sm.cross_memory_attach = false;
+/// assert_eq!(options.sm.connections_per_user_max, 4096, "as by default");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SmOptions {

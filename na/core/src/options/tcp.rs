@@ -13,6 +13,17 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 /// Settings of the tcp transport, as [`OpenOptions::tcp`](crate::OpenOptions::tcp).
 ///
 /// Times are accurate to about a quarter of themselves.
+///
+/// ```
+/// # use na_core as na;
+/// use std::time::Duration;
+///
+/// use na::OpenOptions;
+///
+/// let mut options = OpenOptions::listening(false);
+/// options.tcp.connect_retry = Duration::from_secs(3);
+/// assert_eq!(options.tcp.keep_alive, Duration::from_secs(60), "as by default");
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct TcpOptions {

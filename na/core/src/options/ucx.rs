@@ -4,6 +4,15 @@ use crate::Error;
 use crate::options::tcp::{CONNECTIONS_MAX, check_connections};
 
 /// Settings of the ucx transport, as [`OpenOptions::ucx`](crate::OpenOptions::ucx).
+///
+/// ```
+/// # use na_core as na;
+/// use na::OpenOptions;
+///
+/// let mut options = OpenOptions::listening(true);
+/// options.ucx.rendezvous_bytes_min = Some(1 << 20);
+/// assert_eq!(options.ucx.connections_max, 65_536, "as by default");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UcxOptions {
@@ -45,6 +54,15 @@ impl UcxOptions {
 
 /// When bulk data moves by UCX's remote memory access, as [`UcxOptions::remote_keys`]. Both sides
 /// must allow it: a side that does not gives no keys, and asks for none.
+///
+/// ```
+/// # use na_core as na;
+/// use na::{OpenOptions, RemoteKeys};
+///
+/// let mut options = OpenOptions::listening(true);
+/// assert_eq!(options.ucx.remote_keys, RemoteKeys::Auto);
+/// options.ucx.remote_keys = RemoteKeys::Never;
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemoteKeys {

@@ -6,6 +6,18 @@ use na_core::base::random::Random;
 use na_core::{Error, OpenOptions};
 
 /// The time that a packet is on its way, beside the time that its bytes take.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use na_sim::{Latency, LinkOptions, Network};
+///
+/// let median = Duration::from_micros(5);
+/// let link = LinkOptions::with_latency(Latency::LogNormal { median, sigma: 0.5 });
+/// let network = Network::builder("doc-latency").seed(7).link(link).build()?;
+/// network.set_link("a", "b", LinkOptions::with_latency(Latency::Constant(median)))?;
+/// # Ok::<(), na_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Latency {
     /// One time for every packet.
@@ -61,6 +73,17 @@ impl Latency {
 }
 
 /// Options of one direction between two nodes.
+///
+/// ```
+/// use na_sim::{LinkOptions, Network};
+///
+/// let network = Network::builder("doc-link").link(LinkOptions::unreliable(0.1)).build()?;
+/// let mut link = LinkOptions { loss: 0.5, ..LinkOptions::default() };
+/// network.set_link("a", "b", link)?;
+/// link.loss = 1.5;
+/// assert!(network.set_link("a", "b", link).is_err(), "no probability");
+/// # Ok::<(), na_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinkOptions {
     /// Time on the way. Default constant, 10 us.
@@ -133,6 +156,18 @@ impl LinkOptions {
 }
 
 /// The rule by which the virtual clock moves.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use na_sim::{Drive, Network};
+///
+/// let network = Network::builder("doc-drive").drive(Drive::Manual).build()?;
+/// network.schedule(Duration::from_secs(3600), |network| network.partition("a", "b"));
+/// assert!(network.step(), "an hour, in no time");
+/// assert_eq!(network.now(), Duration::from_secs(3600));
+/// # Ok::<(), na_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Drive {
     /// A poll that has nothing to report runs the next events, whatever their time. Programs that

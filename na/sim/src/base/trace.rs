@@ -61,6 +61,19 @@ pub(crate) struct Summary {
 }
 
 /// A packet's fate or an event at a node, with its time.
+///
+/// ```
+/// use na_core::OpenOptions;
+/// use na_sim::{Drive, Network};
+///
+/// let network = Network::builder("doc-trace-entry").drive(Drive::Manual).build()?;
+/// let _a = network.open("a", &OpenOptions::listening(true))?;
+/// let trace = network.trace();
+/// let first = trace.entries().next().ok_or("nothing has happened")?;
+/// assert_eq!(first.node(), "a");
+/// println!("{:?} {first}", first.at());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TraceEntry {
     at: Nanos,
@@ -105,6 +118,22 @@ impl fmt::Display for TraceEntry {
 
 /// The newest entries of a network's history, and a fingerprint of all of it. Prints as text, one
 /// line per entry.
+///
+/// ```
+/// use na_core::OpenOptions;
+/// use na_sim::{Drive, Network};
+///
+/// let run = |name| {
+///     let network = Network::builder(name).seed(7).drive(Drive::Manual).build()?;
+///     let _a = network.open("a", &OpenOptions::listening(true))?;
+///     network.crash("a");
+///     Ok::<_, na_core::Error>(network.trace())
+/// };
+/// let (one, other) = (run("doc-trace-1")?, run("doc-trace-2")?);
+/// assert!(one.count() > 0);
+/// assert_eq!(one.fingerprint(), other.fingerprint(), "{}\n{}", one.tail(50), other.tail(50));
+/// # Ok::<(), na_core::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trace {
     entries: VecDeque<TraceEntry>,

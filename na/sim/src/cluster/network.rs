@@ -32,10 +32,43 @@ impl Drop for Shared {
 /// its endpoints does.
 ///
 /// See the [crate] for what it does and does not promise.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use na_core::{OpId, OpenOptions, Tag};
+/// use na_sim::{Drive, Network};
+///
+/// let network = Network::builder("doc-network").drive(Drive::Manual).build()?;
+/// let a = network.open("a", &OpenOptions::listening(true))?;
+/// let _b = network.open("b", &OpenOptions::listening(true))?;
+/// network.partition("a", "b");
+/// network.schedule(Duration::from_millis(5), |network| network.heal());
+///
+/// a.send_unexpected(OpId(1), &a.lookup("na+sim://doc-network/b")?, Tag(0), a.alloc_msg())?;
+/// let mut sent = 0;
+/// while sent == 0 && network.step() {
+///     sent += a.poll(16, &mut drop)?;
+/// }
+/// assert!(sent == 1 && network.now() > Duration::from_millis(5));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Network(Arc<Shared>);
 
 /// A call that was [scheduled](Network::schedule).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use na_sim::{Drive, Network, TimerId};
+///
+/// let network = Network::builder("doc-timer").drive(Drive::Manual).build()?;
+/// let timer: TimerId = network.schedule(Duration::from_secs(1), |_| panic!("it was taken back"));
+/// assert!(network.unschedule(timer));
+/// assert!(!network.step(), "nothing is left");
+/// # Ok::<(), na_core::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimerId(EventKey);
 
@@ -273,6 +306,17 @@ impl fmt::Debug for Network {
 }
 
 /// See [`Network::trace_on_panic`].
+///
+/// ```
+/// use na_core::OpenOptions;
+/// use na_sim::{Network, TraceOnPanic};
+///
+/// let network = Network::builder("doc-panic").seed(7).build()?;
+/// let _guard: TraceOnPanic = network.trace_on_panic(100);
+/// // If this failed, the end of the trace would be printed, and the seed.
+/// assert!(network.open("a", &OpenOptions::listening(true)).is_ok());
+/// # Ok::<(), na_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct TraceOnPanic {
     network: Network,

@@ -35,6 +35,16 @@ const EARLY_BYTES_MAX: usize = 256 << 10;
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// The plugin.
+///
+/// ```
+/// use na_core::{OpenOptions, Plugin, Uri};
+/// use na_sm::Sm;
+///
+/// let endpoint = Sm.open(&Uri::parse(Sm.probe_uri())?, &OpenOptions::listening(true))?;
+/// assert!(endpoint.self_addr().uri().starts_with("na+sm://"));
+/// println!("bulk data: {}", endpoint.bulk_path());
+/// # Ok::<(), na_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Sm;
 
