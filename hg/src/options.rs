@@ -15,6 +15,17 @@ use crate::wire::format::{Accept, Build, Format};
 /// (everything that starts, answers or cancels may be called from any thread, for one atomic
 /// instruction), and the progress mode (the code that drives a core decides whether to poll or to
 /// sleep).
+///
+/// ```
+/// # use hg::*;
+/// let mut options = HgOptions::default();
+/// options.listen = false;
+/// options.overflow_bytes_max = 1 << 20;
+/// let endpoint = na::open("na+sim://doc-hg-options/a", &na::OpenOptions::listening(false))?;
+/// let core = Core::<u32>::new(endpoint, options)?;
+/// assert_eq!(core.in_hand().receives_posted, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HgOptions {

@@ -9,6 +9,14 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 ///
 /// For a duty that is done once, by the first caller: a lock would have to be held for as long as
 /// it takes, and an `Option` would have to be moved out.
+///
+/// ```
+/// use prim::claim::Claim;
+///
+/// let duty = Claim::new(vec![1]);
+/// assert_eq!(duty.claim(), Some(&mut vec![1]));
+/// assert_eq!(duty.claim(), None, "somebody has it");
+/// ```
 pub struct Claim<T> {
     claimed: AtomicBool,
     value: UnsafeCell<T>,

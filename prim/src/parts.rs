@@ -11,6 +11,15 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 const ENDED: u64 = 1 << 63;
 
 /// The parts of a block that have come back.
+///
+/// ```
+/// use prim::parts::ReturnedParts;
+///
+/// let parts = ReturnedParts::new();
+/// assert!(!parts.come_back(), "the carver goes on");
+/// assert!(parts.are_back(1));
+/// assert!(parts.leave(1), "all are back: the memory is to be freed");
+/// ```
 #[derive(Debug)]
 pub struct ReturnedParts(AtomicU64);
 

@@ -18,6 +18,15 @@ mod imp {
     pub use std::{hint, thread};
 
     /// A cell with the two-closure interface of loom's, so that callers compile under both.
+    ///
+    /// ```
+    /// use prim::sync::UnsafeCell;
+    ///
+    /// let cell = UnsafeCell::new(1);
+    /// // SAFETY: nobody else has the cell.
+    /// cell.with_mut(|value| unsafe { *value += 1 });
+    /// assert_eq!(cell.into_inner(), 2);
+    /// ```
     #[derive(Debug, Default)]
     #[repr(transparent)]
     pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);

@@ -47,6 +47,19 @@ const PERIOD: Duration = Duration::from_secs(60);
 const ORIGINS_MAX: usize = 4096;
 
 /// The time at which a request was sent, by the clock of its sender.
+///
+/// ```
+/// # use std::time::Duration;
+/// use hg::{Extension, Format, Stamp};
+///
+/// let sent = Some(Stamp { clock: 7, nanos: 1000 });
+/// let remaining = Some(Duration::from_secs(1));
+/// let extension = Extension { sent, remaining, ..Extension::default() };
+/// let mut block = vec![0; extension.bytes(Format::default())];
+/// extension.write(Format::default(), &mut block);
+/// assert_eq!(Extension::read(Format::default(), &block)?.sent, sent);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Names that clock: times of clocks with different names have nothing to do with each other.

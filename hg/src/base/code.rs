@@ -5,6 +5,14 @@ use std::fmt;
 macro_rules! codes {
     ($($code:ident $name:literal $($more:literal)?,)+) => {
         /// The answer of a peer to a request, as a code: Mercury's `hg_return_t`, by number.
+        ///
+        /// ```
+        /// # use hg as margo;
+        /// use margo::ReturnCode;
+        ///
+        /// assert_eq!(ReturnCode::from_number(2), ReturnCode::NoEntry);
+        /// assert_eq!(ReturnCode::NoEntry.to_string(), "HG_NOENTRY");
+        /// ```
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum ReturnCode {

@@ -31,6 +31,20 @@ macro_rules! counters {
         /// The work that a [`Core`](crate::Core) has done since it started, over all of its
         /// shards. A snapshot.
         ///
+        /// ```
+        /// # use hg::*;
+        /// # let options = na::OpenOptions::listening(true);
+        /// # let endpoint = na::open("na+sim://doc-counters/a", &options)?;
+        /// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+        /// # let own = core.self_addr();
+        /// # let id = core.register(Registration::margo("sum", ProviderId::DEFAULT))?;
+        /// core.forward(&own, id, ForwardOptions::default(), |out| out.put(b"1 2"), 7)
+        ///     .map_err(|refused| refused.0)?;
+        /// let counters = core.counters();
+        /// assert_eq!((counters.rpc_req_sent, counters.rpc_resp_recv), (1, 0));
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        ///
         /// Counterpart: `HG_Class_get_counters`.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
@@ -102,6 +116,19 @@ counters! {
 
 /// The operations and memory that a [`Core`](crate::Core) has in hand now, over all of its
 /// shards. All but `receives_posted` and `large_buffer_bytes` are zero when nothing goes on.
+///
+/// ```
+/// # use hg::*;
+/// # let endpoint = na::open("na+sim://doc-in-hand/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let id = core.register(Registration::margo("sum", ProviderId::DEFAULT))?;
+/// assert_eq!(core.in_hand().tokens, 0);
+/// core.forward(&own, id, ForwardOptions::default(), |out| out.put(b"1 2"), 7)
+///     .map_err(|refused| refused.0)?;
+/// assert_eq!(core.in_hand().tokens, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Counterpart: `req_recv_active` among Mercury's counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

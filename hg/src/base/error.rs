@@ -6,6 +6,17 @@ use std::time::Duration;
 use crate::{ReturnCode, RpcId};
 
 /// The reason why a message of a peer cannot be read.
+///
+/// ```
+/// use hg::{Build, WireError, wire};
+///
+/// match wire::decode_request(Build::Plain, b"GET / HTTP/1.1\r\n\r\n") {
+///     Err(WireError::Magic { found }) => assert_eq!(found, b'G'),
+///     other => panic!("{other:?}"),
+/// }
+/// let error = wire::decode_request(Build::Plain, &[0xd7]).unwrap_err();
+/// assert!(matches!(error, WireError::Short { .. }) && !error.is_checksum());
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -98,6 +109,20 @@ impl WireError {
 }
 
 /// Why a value cannot be encoded or decoded. Offsets count from the first byte that was given.
+///
+/// ```
+/// use hg::ProcError;
+/// use hg::proc::{from_slice, to_vec};
+///
+/// let bytes = to_vec(&(1_u32, 2_u32))?;
+/// // The other side has defined the type differently.
+/// match from_slice::<u32>(&bytes) {
+///     Err(ProcError::Trailing { at, left }) => assert_eq!((at, left), (4, 4)),
+///     other => panic!("{other:?}"),
+/// }
+/// assert!(matches!(from_slice::<[u32; 3]>(&bytes), Err(ProcError::End { at: 8, .. })));
+/// # Ok::<(), ProcError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcError {
@@ -181,6 +206,23 @@ impl serde::de::Error for ProcError {
 /// The reason why an operation of the RPC core failed.
 ///
 /// Cheap enough to clone: one event may end many operations.
+///
+/// ```
+/// # use hg::*;
+/// # let endpoint = na::open("na+sim://doc-hg-error/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// let sum = RpcId::margo("sum", ProviderId::DEFAULT);
+/// let call = || core.forward(&own, sum, ForwardOptions::default(), |_| Ok(()), 7);
+/// let (error, token) = *call().unwrap_err();
+/// match error {
+///     // Register it, and call again.
+///     HgError::NotRegistered(id) => assert_eq!((id, token), (sum, 7)),
+///     HgError::Na(error) if error.never_arrived() => panic!("to repeat it is harmless: {error}"),
+///     other => panic!("{other}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HgError {

@@ -8,6 +8,14 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Tells providers of one process apart. Counterpart: Margo's `provider_id`.
+///
+/// ```
+/// # use hg as margo;
+/// use margo::ProviderId;
+///
+/// const BLOBS: ProviderId = ProviderId::new(1);
+/// assert_eq!((BLOBS.get(), ProviderId::DEFAULT.get()), (1, 65535));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProviderId(u16);
 
@@ -33,6 +41,15 @@ impl fmt::Display for ProviderId {
 }
 
 /// An RPC id as it stands in the request header. Counterpart: `hg_id_t`.
+///
+/// ```
+/// # use hg as margo;
+/// use margo::{ProviderId, RpcId};
+///
+/// let at_one = RpcId::margo("sum", ProviderId::new(1));
+/// assert_eq!(at_one.at(ProviderId::new(2)), RpcId::margo("sum", ProviderId::new(2)));
+/// assert_ne!(at_one, RpcId::mercury("sum"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RpcId(pub u64);
 

@@ -5,6 +5,13 @@ use std::fmt;
 use crate::HgError;
 
 /// The kind of device that memory is on. Counterpart: `hg_mem_type_t`.
+///
+/// ```
+/// # mod margo { pub mod bulk_memory { pub use hg::*; } }
+/// use margo::bulk_memory::{MemoryAttr, MemoryKind};
+///
+/// assert_eq!(MemoryAttr::default().kind(), MemoryKind::Host);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum MemoryKind {
@@ -20,6 +27,16 @@ pub enum MemoryKind {
 }
 
 /// The attributes of memory: its kind, and its device. Travels inside the descriptor.
+///
+/// ```
+/// # mod margo { pub mod bulk_memory { pub use hg::*; } }
+/// use margo::bulk_memory::{MemoryAttr, MemoryKind};
+///
+/// assert!(MemoryAttr::default().check().is_ok(), "memory of the processors");
+/// let of_a_card = MemoryAttr::new(MemoryKind::Cuda, 1).ok_or("no such device")?;
+/// assert!(of_a_card.check().is_err(), "no transport moves it");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Counterpart: the `hg_bulk_attr` of `HG_Bulk_create_attr`, which does not travel there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

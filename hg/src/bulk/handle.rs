@@ -28,6 +28,35 @@ use crate::proc::{BULK, Bytes};
 use crate::{HgError, ProcError};
 
 /// The direction of a transfer, seen from the process that asks for it.
+///
+/// ```
+/// # use hg::*;
+/// use na::{Access, Memory};
+///
+/// # #[derive(Default)]
+/// # struct Notes { requests: Vec<RequestHandle<u32>>, ended: Vec<Result<Response, HgError>> }
+/// # impl Sink<u32> for Notes {
+/// #     fn request(&mut self, request: RequestHandle<u32>) { self.requests.push(request); }
+/// #     fn response(&mut self, _: u32, end: Result<Response, HgError>) { self.ended.push(end); }
+/// #     fn responded(&mut self, _: u32, _: Result<(), HgError>) {}
+/// #     fn bulk(&mut self, _: u32, _: Result<u64, HgError>) {}
+/// # }
+/// # let mut notes = Notes::default();
+/// # let endpoint = na::open("na+sim://doc-bulk-op/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// let theirs = core.endpoint().register(Memory::from_vec(b"data".to_vec()), Access::ReadOnly)?;
+/// let local = core.endpoint().register(Memory::zeroed(4)?, Access::ReadWrite)?;
+/// core.transfer(BulkOp::Pull, &own, &core.bulk_handle(&theirs), 0, &local, 0, 4, 7)
+///     .map_err(|refused| refused.0)?;
+/// while core.in_flight() > 0 {
+///     core.poll(16, &mut notes)?;
+/// }
+/// let mut bytes = [0; 4];
+/// assert!(local.read_at(0, &mut bytes));
+/// assert_eq!(&bytes, b"data");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BulkOp {
     /// From the peer's memory into ours. `HG_BULK_PULL`.
@@ -38,6 +67,24 @@ pub enum BulkOp {
 
 /// Names memory that its owner has exposed. Cheap to clone; travels inside RPC arguments and
 /// results, and through this crate's encoding only.
+///
+/// ```
+/// # use hg::*;
+/// use hg::proc::{from_slice, to_vec};
+/// use na::{Access, Memory};
+///
+/// # let endpoint = na::open("na+sim://doc-bulk/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// let memory = core.endpoint().register(Memory::zeroed(1 << 20)?, Access::ReadOnly)?;
+/// let bulk = core.bulk_handle(&memory);
+/// assert_eq!((bulk.len(), bulk.access()), (1 << 20, Some(Access::ReadOnly)));
+///
+/// // Among arguments it goes to a peer, which transfers the bytes by it.
+/// let (name, there): (String, Bulk) = from_slice(&to_vec(&("data", &bulk))?)?;
+/// assert_eq!((there.len(), there.is_virtual()), (1 << 20, true));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Counterpart: `hg_bulk_t`.
 #[derive(Clone)]

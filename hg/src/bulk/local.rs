@@ -9,6 +9,26 @@ use super::handle::Bulk;
 use crate::HgError;
 
 /// Bytes of a handle that are in this process.
+///
+/// ```
+/// # use hg::*;
+/// use na::{Access, Memory};
+///
+/// # let endpoint = na::open("na+sim://doc-local-bytes/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// let memory = core.endpoint().register(Memory::from_vec(b"data".to_vec()), Access::ReadOnly)?;
+/// let bulk = core.bulk_handle(&memory);
+/// match bulk.local(1, 2)? {
+///     LocalBytes::Memory(part) => {
+///         let mut bytes = [0; 2];
+///         assert!(part.read_at(0, &mut bytes));
+///         assert_eq!(&bytes, b"at");
+///     }
+///     LocalBytes::Embedded(bytes) => panic!("it did not come in a message: {bytes:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub enum LocalBytes<'a> {
     /// Registered memory. Peers may read or write it at any time, so these are not slices.
@@ -21,6 +41,22 @@ pub enum LocalBytes<'a> {
 /// exposed the memory gets it back after this value is gone.
 ///
 /// For reading: the memory may be that of a `&[u8]`. Its owner has what is writable.
+///
+/// ```
+/// # use hg::*;
+/// use na::{Access, Memory};
+///
+/// # let endpoint = na::open("na+sim://doc-local-part/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// let pieces = Memory::from_vecs(vec![b"one".to_vec(), b"another".to_vec()]);
+/// let memory = core.endpoint().register(pieces, Access::ReadOnly)?;
+/// let bulk = core.bulk_handle(&memory);
+/// let LocalBytes::Memory(part) = bulk.local(1, 4)? else { panic!("it is here") };
+/// let lengths: Vec<_> = part.segments().iter().map(|segment| segment.len).collect();
+/// assert_eq!(lengths, [2, 2], "of both pieces");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct LocalPart {
     memory: LocalMem,

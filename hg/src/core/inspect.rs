@@ -14,10 +14,45 @@ use crate::{Core, InHand, OpRef};
 const CHUNK: usize = 256;
 
 /// The calls that have been made up to a moment: see [`Core::call_mark`].
+///
+/// ```
+/// # use hg::*;
+/// # let endpoint = na::open("na+sim://doc-call-mark/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let other = na::open("na+sim://doc-call-mark/b", &na::OpenOptions::listening(true))?;
+/// # let to = core.lookup(other.self_addr().uri())?;
+/// # let (sum, options) = (RpcId::mercury("sum"), ForwardOptions::default().undeclared());
+/// let before = core.call_mark();
+/// core.forward(&to, sum, options, |_| Ok(()), 7).map_err(|refused| refused.0)?;
+/// let after = core.call_mark();
+///
+/// let peers = core.peer_calls(core.endpoint().stats().peers);
+/// let call = peers.iter().flat_map(|peer| &peer.calls).next().ok_or("no call")?;
+/// assert!(after.covers(*call) && !before.covers(*call), "it began in between");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallMark(Vec<(u8, [u64; 2])>);
 
 /// Names a call among those of its core, in the order of their starts.
+///
+/// ```
+/// # use hg::*;
+/// # let endpoint = na::open("na+sim://doc-call-number/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let other = na::open("na+sim://doc-call-number/b", &na::OpenOptions::listening(true))?;
+/// # let to = core.lookup(other.self_addr().uri())?;
+/// # let (sum, options) = (RpcId::mercury("sum"), ForwardOptions::default().undeclared());
+/// for token in [1, 2] {
+///     core.forward(&to, sum, options, |_| Ok(()), token).map_err(|refused| refused.0)?;
+/// }
+/// let peers = core.peer_calls(core.endpoint().stats().peers);
+/// let calls: Vec<&CallNumber> = peers.iter().flat_map(|peer| &peer.calls).collect();
+/// assert!(calls.len() == 2 && calls[0] != calls[1]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallNumber {
     shard: u8,
@@ -34,6 +69,21 @@ impl CallMark {
 }
 
 /// A peer, and the calls to it.
+///
+/// ```
+/// # use hg::*;
+/// # let endpoint = na::open("na+sim://doc-peer-calls/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let other = na::open("na+sim://doc-peer-calls/b", &na::OpenOptions::listening(true))?;
+/// # let to = core.lookup(other.self_addr().uri())?;
+/// # let (sum, options) = (RpcId::mercury("sum"), ForwardOptions::default().undeclared());
+/// core.forward(&to, sum, options, |_| Ok(()), 7).map_err(|refused| refused.0)?;
+/// for PeerCalls { peer, calls, .. } in core.peer_calls(core.endpoint().stats().peers) {
+///     assert_eq!((peer.uri.as_str(), calls.len()), (to.uri(), 1));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PeerCalls {

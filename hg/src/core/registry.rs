@@ -25,6 +25,20 @@ use crate::{Core, HgError, ProviderId, RpcId};
 
 /// The properties that an RPC is registered with.
 ///
+/// ```
+/// # use hg::*;
+/// # use std::sync::Arc;
+/// # let endpoint = na::open("na+sim://doc-registration/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// let sum = || Registration::margo("sum", ProviderId::new(3)).data(Arc::new("of the provider"));
+/// let id = core.register(sum())?;
+/// let there = core.registered(id).ok_or("not registered")?;
+/// assert_eq!((there.name(), there.data_as()), ("sum of provider 3", Some(&"of the provider")));
+/// assert!(matches!(core.register(sum()), Err(HgError::Registered { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: the arguments of `HG_Register`, `HG_Register_data` and
 /// `HG_Registered_disable_response`.
 // Apart from its counts, which requests change: whoever handles one reads what is here.
@@ -171,6 +185,19 @@ impl Registration {
 
 /// The holders of a registration: of its entry in the table, and of those of the shards. Does not
 /// keep it.
+///
+/// ```
+/// # use hg::*;
+/// # let endpoint = na::open("na+sim://doc-holders/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let id = core.register(Registration::margo("sum", ProviderId::DEFAULT))?;
+/// let registration = core.registered(id).ok_or("not registered")?;
+/// let before = registration.holders().count();
+/// let another = registration.clone();
+/// assert_eq!(registration.holders().count(), before + 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Holders(Arc<Mutex<Vec<Weak<Registration>>>>);
 
@@ -414,6 +441,19 @@ impl Registry {
 }
 
 /// The last references that the RPC core has to a deregistered RPC. To be dropped without locks.
+///
+/// ```
+/// # use hg::*;
+/// # let endpoint = na::open("na+sim://doc-removed/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let id = core.register(Registration::margo("sum", ProviderId::DEFAULT))?;
+/// let there = core.registered(id).ok_or("not registered")?;
+/// let removed: Option<Removed<'_, _>> = core.deregister_this(&there);
+/// assert!(removed.is_some() && core.registered(id).is_none());
+/// drop(removed); // data that it was registered with may be dropped here
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "it is to be dropped where a destructor of the user's may run"]
 pub struct Removed<'a, T> {
     core: &'a Core<T>,

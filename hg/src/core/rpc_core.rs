@@ -78,6 +78,34 @@ use crate::{Counters, Format, HgError, HgOptions, InHand, OpRef, ProcLimits};
 /// The RPC core on one endpoint: alone, or one shard of a group. `T` is what callers give an
 /// operation and get back at its end.
 ///
+/// ```
+/// # use hg::*;
+/// # #[derive(Default)]
+/// # struct Notes { requests: Vec<RequestHandle<u32>>, ended: Vec<Result<Response, HgError>> }
+/// # impl Sink<u32> for Notes {
+/// #     fn request(&mut self, request: RequestHandle<u32>) { self.requests.push(request); }
+/// #     fn response(&mut self, _: u32, end: Result<Response, HgError>) { self.ended.push(end); }
+/// #     fn responded(&mut self, _: u32, _: Result<(), HgError>) {}
+/// #     fn bulk(&mut self, _: u32, _: Result<u64, HgError>) {}
+/// # }
+/// # let mut notes = Notes::default();
+/// # let endpoint = na::open("na+sim://doc-core/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// let id = core.register(Registration::margo("sum", ProviderId::DEFAULT))?;
+/// core.forward(&own, id, ForwardOptions::default(), |out| out.put(b"1 2"), 7)
+///     .map_err(|refused| refused.0)?;
+/// while notes.ended.is_empty() {
+///     core.poll(16, &mut notes)?;
+///     for request in notes.requests.drain(..) {
+///         assert_eq!(request.payload(), b"1 2");
+///         let _sent = request.respond(|out| out.put(b"3"), 8).map_err(|refused| refused.0)?;
+///     }
+/// }
+/// assert_eq!(notes.ended.remove(0)?.payload(), b"3");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `hg_class_t` and `hg_context_t`. There is no need for `HG_Create`, `HG_Reset` and
 /// `HG_Destroy` of a handle: a call owns nothing that outlives it, its slot, tag and buffers are
 /// reused by themselves, and starting one allocates nothing.

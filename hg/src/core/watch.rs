@@ -14,6 +14,30 @@ use crate::{Core, HgError, OpRef};
 pub(crate) const WATCH: Tag = Tag(u32::MAX);
 
 /// A watch of a peer.
+///
+/// ```
+/// # use hg::*;
+/// # #[derive(Default)]
+/// # struct Notes { requests: Vec<RequestHandle<u32>>, ended: Vec<Result<Response, HgError>> }
+/// # impl Sink<u32> for Notes {
+/// #     fn request(&mut self, request: RequestHandle<u32>) { self.requests.push(request); }
+/// #     fn response(&mut self, _: u32, end: Result<Response, HgError>) { self.ended.push(end); }
+/// #     fn responded(&mut self, _: u32, _: Result<(), HgError>) {}
+/// #     fn bulk(&mut self, _: u32, _: Result<u64, HgError>) {}
+/// # }
+/// # let mut notes = Notes::default();
+/// # let endpoint = na::open("na+sim://doc-watch/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let other = na::open("na+sim://doc-watch/b", &na::OpenOptions::listening(true))?;
+/// let peer = core.lookup(other.self_addr().uri())?;
+/// let watch: Watch = core.watch_peer(&peer)?;
+/// assert_eq!(core.endpoint().stats().peers[0].awaited.len(), 1, "a receive");
+/// core.unwatch_peer(watch);
+/// core.poll(16, &mut notes)?;
+/// assert!(core.endpoint().stats().peers.iter().all(|peer| peer.awaited.is_empty()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Watch(OpId);
 

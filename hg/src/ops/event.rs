@@ -26,6 +26,30 @@ pub(crate) fn has_token<T>(event: &Event<T>) -> bool {
 }
 
 /// Names a call among those of its origin that are in flight. A later call may have the same.
+///
+/// ```
+/// # use hg::*;
+/// # #[derive(Default)]
+/// # struct Notes { requests: Vec<RequestHandle<u32>>, ended: Vec<Result<Response, HgError>> }
+/// # impl Sink<u32> for Notes {
+/// #     fn request(&mut self, request: RequestHandle<u32>) { self.requests.push(request); }
+/// #     fn response(&mut self, _: u32, end: Result<Response, HgError>) { self.ended.push(end); }
+/// #     fn responded(&mut self, _: u32, _: Result<(), HgError>) {}
+/// #     fn bulk(&mut self, _: u32, _: Result<u64, HgError>) {}
+/// # }
+/// # let mut notes = Notes::default();
+/// # let endpoint = na::open("na+sim://doc-call-key/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let id = core.register(Registration::margo("sum", ProviderId::DEFAULT))?;
+/// for options in [ForwardOptions::default(), ForwardOptions::one_way()] {
+///     core.forward(&own, id, options, |_| Ok(()), 7).map_err(|refused| refused.0)?;
+/// }
+/// core.poll(16, &mut notes)?;
+/// let keys: Vec<Option<CallKey>> = notes.requests.iter().map(|one| one.call_key()).collect();
+/// assert!(keys[0].is_some() && keys[1].is_none(), "nobody waits for the second");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallKey(u64);
 

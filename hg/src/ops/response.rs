@@ -5,6 +5,34 @@ use std::fmt;
 use crate::memory::{Buffers, Payload};
 
 /// A response: what stands behind Mercury's headers. Gives its buffer back when dropped.
+///
+/// ```
+/// # use hg::*;
+/// # #[derive(Default)]
+/// # struct Notes { requests: Vec<RequestHandle<u32>>, ended: Vec<Result<Response, HgError>> }
+/// # impl Sink<u32> for Notes {
+/// #     fn request(&mut self, request: RequestHandle<u32>) { self.requests.push(request); }
+/// #     fn response(&mut self, _: u32, end: Result<Response, HgError>) { self.ended.push(end); }
+/// #     fn responded(&mut self, _: u32, _: Result<(), HgError>) {}
+/// #     fn bulk(&mut self, _: u32, _: Result<u64, HgError>) {}
+/// # }
+/// # let mut notes = Notes::default();
+/// # let endpoint = na::open("na+sim://doc-response/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let id = core.register(Registration::margo("sum", ProviderId::DEFAULT))?;
+/// # core.forward(&own, id, ForwardOptions::default(), |out| out.put(b"1 2"), 7)
+/// #     .map_err(|refused| refused.0)?;
+/// # core.poll(16, &mut notes)?;
+/// # let request = notes.requests.pop().ok_or("no request")?;
+/// let _sent = request.respond(|out| out.put(b"3"), 8).map_err(|refused| refused.0)?;
+/// while notes.ended.is_empty() {
+///     core.poll(16, &mut notes)?;
+/// }
+/// let response: Response = notes.ended.remove(0)?;
+/// assert_eq!(response.payload(), b"3");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Response {
     payload: Payload,
     /// Names the pool of its buffer.

@@ -7,6 +7,32 @@
 use na::OpId;
 
 /// Names an operation in flight for [`Core::cancel`](crate::Core::cancel).
+///
+/// ```
+/// # use hg::*;
+/// # #[derive(Default)]
+/// # struct Notes { requests: Vec<RequestHandle<u32>>, ended: Vec<Result<Response, HgError>> }
+/// # impl Sink<u32> for Notes {
+/// #     fn request(&mut self, request: RequestHandle<u32>) { self.requests.push(request); }
+/// #     fn response(&mut self, _: u32, end: Result<Response, HgError>) { self.ended.push(end); }
+/// #     fn responded(&mut self, _: u32, _: Result<(), HgError>) {}
+/// #     fn bulk(&mut self, _: u32, _: Result<u64, HgError>) {}
+/// # }
+/// # let mut notes = Notes::default();
+/// # let endpoint = na::open("na+sim://doc-op-ref/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let id = core.register(Registration::margo("sum", ProviderId::DEFAULT))?;
+/// let call: OpRef = core
+///     .forward(&own, id, ForwardOptions::default(), |_| Ok(()), 7)
+///     .map_err(|refused| refused.0)?;
+/// core.cancel(call);
+/// while notes.ended.is_empty() {
+///     core.poll(16, &mut notes)?;
+/// }
+/// assert!(matches!(notes.ended[0], Err(HgError::Canceled)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 // One word, the lower part of an `OpId`: parts of a word that are written one by one have to be
 // waited for when it is read as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -19,6 +19,16 @@ use crate::wire::header::RequestHeader;
 use crate::{Build, Core, Extension, HgError, OpRef, ProcError, RpcId, TraceParent, Writer, wire};
 
 /// The options of one call.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// use hg::ForwardOptions;
+///
+/// let mut options = ForwardOptions::to_context(3).undeclared();
+/// options.deadline = Some(Instant::now() + Duration::from_secs(1));
+/// assert_eq!((options.target_context, options.no_response), (Some(3), false));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ForwardOptions {

@@ -11,12 +11,36 @@ use super::RAW;
 
 /// A byte string: a length of 8 bytes, and the bytes. The encoding is that of `Vec<u8>` and
 /// `&[u8]`, but it is copied as a whole. `Bytes<&[u8]>` borrows, also when decoded.
+///
+/// ```
+/// # mod margo { pub mod encoding { pub use hg::*; } }
+/// # use hg::proc::{from_slice, to_vec};
+/// use margo::encoding::Bytes;
+///
+/// let sent = to_vec(&Bytes(vec![7; 1000]))?; // copied as a whole
+/// assert_eq!(sent, to_vec(&vec![7_u8; 1000])?, "the same bytes, one by one");
+/// let received: Bytes<&[u8]> = from_slice(&sent)?; // not copied
+/// assert_eq!(received.len(), 1000);
+/// # Ok::<(), hg::ProcError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Bytes<B = Vec<u8>>(pub B);
 
 /// Bytes as they are, without a length: for callers with a format of their own, and for bytes that
 /// C writes by `hg_proc_raw`. It decodes as everything that is left, so it can only be the last
 /// value. `Raw<&[u8]>` borrows, also when decoded.
+///
+/// ```
+/// # mod margo { pub mod encoding { pub use hg::*; } }
+/// # use hg::proc::{from_slice, to_vec};
+/// use margo::encoding::Raw;
+///
+/// let sent = to_vec(&(7_u8, Raw(b"as it is")))?;
+/// assert_eq!(sent, b"\x07as it is");
+/// let (number, rest): (u8, Raw) = from_slice(&sent)?;
+/// assert_eq!((number, rest.0), (7, b"as it is".to_vec()));
+/// # Ok::<(), hg::ProcError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Raw<B = Vec<u8>>(pub B);
 
@@ -49,6 +73,26 @@ impl<B: AsRef<[u8]>> Serialize for Raw<B> {
 }
 
 /// Types that bytes can be decoded into.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use hg::Bytes;
+/// use hg::proc::{FromBytes, from_slice, to_vec};
+///
+/// struct Shared(Arc<[u8]>);
+///
+/// impl FromBytes<'_> for Shared {
+///     fn from_bytes(bytes: &[u8]) -> Self {
+///         Self(bytes.into())
+///     }
+/// }
+///
+/// let sent = to_vec(&Bytes(b"data"))?;
+/// let Bytes(Shared(received)) = from_slice(&sent)?;
+/// assert_eq!(&*received, b"data");
+/// # Ok::<(), hg::ProcError>(())
+/// ```
 pub trait FromBytes<'de> {
     /// Makes a value of bytes in the receive buffer.
     fn from_bytes(bytes: &'de [u8]) -> Self;

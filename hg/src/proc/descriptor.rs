@@ -49,6 +49,13 @@ pub mod flags {
 }
 
 /// One segment, as its owner describes it.
+///
+/// ```
+/// use hg::proc::descriptor::{BulkDesc, Segment, flags};
+///
+/// let descriptor = BulkDesc::opaque(4096, flags::READ, b"handle");
+/// assert_eq!(descriptor.segments, [Segment { base: 0, len: 4096 }], "no peer is told an address");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     /// The beginning of the segment: an address at C owners. 0 means that there is no memory.
@@ -58,6 +65,16 @@ pub struct Segment {
 }
 
 /// The way in which memory handles are attached. The bytes of each belong to the transport.
+///
+/// ```
+/// use hg::proc::descriptor::{BulkDesc, Handles, flags};
+///
+/// let parts = [1, 2].map(|n| na::MemPart { base: n << 12, len: 4096, handle: vec![n as u8; 24] });
+/// match BulkDesc::of_parts(&parts, flags::READ, None).handles {
+///     Handles::PerSegment(handles) => assert_eq!(handles[1], Some(&[2; 24][..])),
+///     Handles::One(handle) => panic!("one for both: {handle:?}"),
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Handles<'a> {
     /// One for all segments; `None` when there is no memory.
@@ -67,6 +84,18 @@ pub enum Handles<'a> {
 }
 
 /// The owner's address, so that a third party can transfer.
+///
+/// ```
+/// use hg::proc::descriptor::{Binding, BulkDesc, flags};
+///
+/// let parts = [na::MemPart { base: 1 << 12, len: 4096, handle: vec![1; 24] }];
+/// // A length, an address, and none for shared memory.
+/// let address = [&10_u64.to_le_bytes(), &b"an address"[..], &[0; 8]].concat();
+/// let binding = Binding { address: &address, context: 2 };
+/// let bytes = BulkDesc::of_parts(&parts, flags::READ, Some(binding)).to_bytes();
+/// assert_eq!(BulkDesc::from_bytes(&bytes)?.binding, Some(binding));
+/// # Ok::<(), hg::ProcError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Binding<'a> {
     /// The address, as C's `HG_Addr_serialize` writes it: u64 length and the network layer's bytes,
@@ -77,6 +106,16 @@ pub struct Binding<'a> {
 }
 
 /// A descriptor, taken apart.
+///
+/// ```
+/// use hg::proc::descriptor::{BulkDesc, flags};
+///
+/// let descriptor = BulkDesc::opaque(4096, flags::READ | flags::WRITE, b"handle");
+/// let bytes = descriptor.to_bytes();
+/// assert_eq!(BulkDesc::from_bytes(&bytes)?, descriptor);
+/// assert!(BulkDesc::from_bytes(&bytes[..20]).is_err());
+/// # Ok::<(), hg::ProcError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BulkDesc<'a> {
     /// Bytes in all segments.

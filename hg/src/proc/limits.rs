@@ -13,6 +13,15 @@ pub const EMPTY_ELEMENTS_MAX: u64 = 1 << 16;
 /// [`HgOptions::overflow_bytes_max`](crate::HgOptions::overflow_bytes_max).
 ///
 /// C has none of these bounds.
+///
+/// ```
+/// use hg::proc::{ProcLimits, from_slice_within, to_vec};
+///
+/// let bytes = to_vec("a text that is too long")?;
+/// let limits = ProcLimits { len_max: 10, ..ProcLimits::default() };
+/// assert!(from_slice_within::<&str>(&bytes, limits).is_err());
+/// # Ok::<(), hg::ProcError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcLimits {
     /// Deepest nesting: options, newtypes, tuples, structs, sequences, maps and the contents of

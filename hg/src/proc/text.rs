@@ -11,6 +11,18 @@ use super::CONST_STR;
 /// Decoding accepts either kind, so only what is sent to C needs it.
 ///
 /// `ConstStr<&str>` borrows, also when decoded.
+///
+/// ```
+/// # mod margo { pub mod encoding { pub use hg::*; } }
+/// # use hg::proc::{from_slice, to_vec};
+/// use margo::encoding::ConstStr;
+///
+/// let sent = to_vec(&ConstStr::from("for C"))?;
+/// assert_ne!(sent, to_vec("for C")?);
+/// let received: String = from_slice(&sent)?; // either kind
+/// assert_eq!(received, "for C");
+/// # Ok::<(), hg::ProcError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ConstStr<S = String>(pub S);
 

@@ -14,6 +14,18 @@ const AHEAD_MAX: usize = 64 << 10;
 /// Begins in the payload part of a message. When that is full, everything moves to a vector that
 /// grows by doubling; the message will then carry a descriptor of it instead (overflow).
 ///
+/// ```
+/// use hg::proc::{Writer, WriterLimits, Written, to_writer};
+/// use na::MsgBuf;
+///
+/// let mut writer = Writer::new(MsgBuf::with_capacity(64), 16, 64, WriterLimits::default());
+/// writer.put(b"\x07")?;
+/// to_writer(&mut writer, &258_u16)?;
+/// let Written::Fits(message) = writer.finish() else { panic!("three bytes fit") };
+/// assert_eq!(message.as_slice()[16..], [7, 2, 1], "headers go before them");
+/// # Ok::<(), hg::ProcError>(())
+/// ```
+///
 /// Counterpart: `hg_proc_t` with its extra buffer.
 #[derive(Debug)]
 pub struct Writer {
@@ -29,6 +41,16 @@ pub struct Writer {
 }
 
 /// The liberties of a [`Writer`] beyond filling its message.
+///
+/// ```
+/// use hg::ProcError;
+/// use hg::proc::{Writer, WriterLimits};
+/// use na::MsgBuf;
+///
+/// let limits = WriterLimits { bytes_max: 100, ..WriterLimits::default() };
+/// let mut writer = Writer::new(MsgBuf::with_capacity(64), 0, 64, limits);
+/// assert_eq!(writer.put(&[0; 101]), Err(ProcError::TooLong { max: 100 }));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriterLimits {
     /// Longest encoding, bytes. At most the message's room if nothing may overflow.
@@ -47,6 +69,19 @@ impl Default for WriterLimits {
 }
 
 /// Where the bytes went.
+///
+/// ```
+/// use hg::proc::{Writer, WriterLimits, Written};
+/// use na::MsgBuf;
+///
+/// let mut writer = Writer::new(MsgBuf::with_capacity(64), 0, 64, WriterLimits::default());
+/// writer.put(&[7; 100])?;
+/// match writer.finish() {
+///     Written::Fits(message) => panic!("100 bytes do not: {message:?}"),
+///     Written::Overflow(_, bytes) => assert_eq!(bytes, [7; 100]),
+/// }
+/// # Ok::<(), hg::ProcError>(())
+/// ```
 #[derive(Debug)]
 pub enum Written {
     /// Into the message, whose length is set.

@@ -9,6 +9,40 @@ use crate::{CallKey, Core, HgError, RequestHandle, RequestParts, Response};
 /// The receiver of events: operations that end, and requests that arrive. It is called by
 /// [`Core::poll`] and [`Core::trigger`], and must not call them in turn.
 ///
+/// ```
+/// # use hg::*;
+/// /// Answers requests with their arguments; remembers the last result.
+/// #[derive(Default)]
+/// struct Echo(Option<Result<Response, HgError>>);
+///
+/// impl Sink<u32> for Echo {
+///     fn request(&mut self, mut request: RequestHandle<u32>) {
+///         let args = request.input(<[u8]>::to_vec);
+///         if let Err(refused) = request.respond(|out| out.put(&args), 0) {
+///             eprintln!("no answer: {}", refused.0);
+///         }
+///     }
+///     fn response(&mut self, _: u32, result: Result<Response, HgError>) {
+///         self.0 = Some(result);
+///     }
+///     fn responded(&mut self, _: u32, _: Result<(), HgError>) {}
+///     fn bulk(&mut self, _: u32, _: Result<u64, HgError>) {}
+/// }
+///
+/// # let endpoint = na::open("na+sim://doc-sink/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let id = core.register(Registration::margo("sum", ProviderId::DEFAULT))?;
+/// core.forward(&own, id, ForwardOptions::default(), |out| out.put(b"hello"), 7)
+///     .map_err(|refused| refused.0)?;
+/// let mut echo = Echo::default();
+/// while echo.0.is_none() {
+///     core.poll(16, &mut echo)?;
+/// }
+/// assert!(matches!(echo.0, Some(Ok(response)) if response.payload() == b"hello"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: the callbacks of `HG_Trigger`.
 pub trait Sink<T> {
     /// A request arrived, with all of its arguments.

@@ -17,6 +17,35 @@ use crate::{Core, HgError, OpRef, ProcError, RawRequest, Registration, ReturnCod
 /// It owns a count of its core and of its origin's address. A caller that has both anyhow may keep
 /// the [`RawRequest`] instead, and lend them and it for the answer.
 ///
+/// ```
+/// # use hg::*;
+/// # #[derive(Default)]
+/// # struct Notes { requests: Vec<RequestHandle<u32>>, ended: Vec<Result<Response, HgError>> }
+/// # impl Sink<u32> for Notes {
+/// #     fn request(&mut self, request: RequestHandle<u32>) { self.requests.push(request); }
+/// #     fn response(&mut self, _: u32, end: Result<Response, HgError>) { self.ended.push(end); }
+/// #     fn responded(&mut self, _: u32, _: Result<(), HgError>) {}
+/// #     fn bulk(&mut self, _: u32, _: Result<u64, HgError>) {}
+/// # }
+/// # let mut notes = Notes::default();
+/// # let endpoint = na::open("na+sim://doc-request-handle/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let id = core.register(Registration::margo("sum", ProviderId::DEFAULT))?;
+/// # core.forward(&own, id, ForwardOptions::default(), |out| out.put(b"1 2"), 7)
+/// #     .map_err(|refused| refused.0)?;
+/// # core.poll(16, &mut notes)?;
+/// # let request = notes.requests.pop().ok_or("no request")?;
+/// assert_eq!((request.id(), request.origin()), (id, &own));
+/// assert_eq!(request.payload(), b"1 2");
+/// request.reject(ReturnCode::Permission);
+/// while notes.ended.is_empty() {
+///     core.poll(16, &mut notes)?;
+/// }
+/// assert!(matches!(notes.ended[0], Err(HgError::Remote(ReturnCode::Permission))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `hg_handle_t` at the target.
 pub struct RequestHandle<T, C = Arc<Core<T>>, O = Addr, R = RawRequest>
 where
@@ -31,11 +60,62 @@ where
 }
 
 /// A [`RequestHandle`] for a caller that has all of its parts and keeps them.
+///
+/// ```
+/// # use hg::*;
+/// # #[derive(Default)]
+/// # struct Notes { requests: Vec<RequestHandle<u32>>, ended: Vec<Result<Response, HgError>> }
+/// # impl Sink<u32> for Notes {
+/// #     fn request(&mut self, request: RequestHandle<u32>) { self.requests.push(request); }
+/// #     fn response(&mut self, _: u32, end: Result<Response, HgError>) { self.ended.push(end); }
+/// #     fn responded(&mut self, _: u32, _: Result<(), HgError>) {}
+/// #     fn bulk(&mut self, _: u32, _: Result<u64, HgError>) {}
+/// # }
+/// # let mut notes = Notes::default();
+/// # let endpoint = na::open("na+sim://doc-lent-request/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let id = core.register(Registration::margo("sum", ProviderId::DEFAULT))?;
+/// # core.forward(&own, id, ForwardOptions::default(), |out| out.put(b"1 2"), 7)
+/// #     .map_err(|refused| refused.0)?;
+/// # core.poll(16, &mut notes)?;
+/// # let request = notes.requests.pop().ok_or("no request")?;
+/// let (core, mut parts) = request.into_parts();
+/// let lent = LentRequest::of(&core, &parts.origin, &mut parts.request);
+/// let sent = lent.respond(|out| out.put(b"3"), 8).map_err(|refused| refused.0)?;
+/// assert!(matches!(sent, Sent::Done(8)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub type LentRequest<'a, T> = RequestHandle<T, &'a Core<T>, &'a Addr, &'a mut RawRequest>;
 
 /// A [`RequestHandle`] in its parts.
 ///
 /// Dropping them answers nothing, and the origin waits.
+///
+/// ```
+/// # use hg::*;
+/// # #[derive(Default)]
+/// # struct Notes { requests: Vec<RequestHandle<u32>>, ended: Vec<Result<Response, HgError>> }
+/// # impl Sink<u32> for Notes {
+/// #     fn request(&mut self, request: RequestHandle<u32>) { self.requests.push(request); }
+/// #     fn response(&mut self, _: u32, end: Result<Response, HgError>) { self.ended.push(end); }
+/// #     fn responded(&mut self, _: u32, _: Result<(), HgError>) {}
+/// #     fn bulk(&mut self, _: u32, _: Result<u64, HgError>) {}
+/// # }
+/// # let mut notes = Notes::default();
+/// # let endpoint = na::open("na+sim://doc-request-parts/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let id = core.register(Registration::margo("sum", ProviderId::DEFAULT))?;
+/// # core.forward(&own, id, ForwardOptions::default(), |out| out.put(b"1 2"), 7)
+/// #     .map_err(|refused| refused.0)?;
+/// # core.poll(16, &mut notes)?;
+/// # let request = notes.requests.pop().ok_or("no request")?;
+/// let (core, parts) = request.into_parts();
+/// assert_eq!(parts.request.payload(), b"1 2");
+/// parts.into_handle(&core).reject(ReturnCode::Busy); // or another answer
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "the origin waits for an answer"]
 pub struct RequestParts {
@@ -184,6 +264,32 @@ impl<T, C: Deref<Target = Core<T>>, O: Borrow<Addr>, R: BorrowMut<RawRequest>> f
 }
 
 /// The state of an answer that was given.
+///
+/// ```
+/// # use hg::*;
+/// # #[derive(Default)]
+/// # struct Notes { requests: Vec<RequestHandle<u32>>, ended: Vec<Result<Response, HgError>> }
+/// # impl Sink<u32> for Notes {
+/// #     fn request(&mut self, request: RequestHandle<u32>) { self.requests.push(request); }
+/// #     fn response(&mut self, _: u32, end: Result<Response, HgError>) { self.ended.push(end); }
+/// #     fn responded(&mut self, _: u32, _: Result<(), HgError>) {}
+/// #     fn bulk(&mut self, _: u32, _: Result<u64, HgError>) {}
+/// # }
+/// # let mut notes = Notes::default();
+/// # let endpoint = na::open("na+sim://doc-sent/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let id = core.register(Registration::margo("sum", ProviderId::DEFAULT))?;
+/// # core.forward(&own, id, ForwardOptions::default(), |out| out.put(b"1 2"), 7)
+/// #     .map_err(|refused| refused.0)?;
+/// # core.poll(16, &mut notes)?;
+/// # let request = notes.requests.pop().ok_or("no request")?;
+/// match request.respond(|out| out.put(b"3"), 8).map_err(|refused| refused.0)? {
+///     Sent::Done(token) => assert_eq!(token, 8),
+///     Sent::InFlight(answer) => core.cancel(answer), // if it takes too long
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "an answer that is over gives its token back here, and not through the sink"]
 pub enum Sent<T> {

@@ -24,6 +24,31 @@ use crate::{
 ///
 /// It is to be dropped as part of a [`RequestHandle`](crate::RequestHandle), which answers it and
 /// gives its buffer back; builds with debug assertions panic otherwise.
+///
+/// ```
+/// # use hg::*;
+/// # #[derive(Default)]
+/// # struct Notes { requests: Vec<RequestHandle<u32>>, ended: Vec<Result<Response, HgError>> }
+/// # impl Sink<u32> for Notes {
+/// #     fn request(&mut self, request: RequestHandle<u32>) { self.requests.push(request); }
+/// #     fn response(&mut self, _: u32, end: Result<Response, HgError>) { self.ended.push(end); }
+/// #     fn responded(&mut self, _: u32, _: Result<(), HgError>) {}
+/// #     fn bulk(&mut self, _: u32, _: Result<u64, HgError>) {}
+/// # }
+/// # let mut notes = Notes::default();
+/// # let endpoint = na::open("na+sim://doc-raw-request/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let id = core.register(Registration::margo("sum", ProviderId::DEFAULT))?;
+/// # core.forward(&own, id, ForwardOptions::default(), |out| out.put(b"1 2"), 7)
+/// #     .map_err(|refused| refused.0)?;
+/// # core.poll(16, &mut notes)?;
+/// # let request = notes.requests.pop().ok_or("no request")?;
+/// let raw: &RawRequest = &request;
+/// assert_eq!((raw.id(), raw.payload_bytes()), (id, 3));
+/// assert!(!raw.is_one_way() && raw.deadline().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "the origin waits for an answer"]
 pub struct RawRequest {

@@ -13,6 +13,15 @@ use crate::WireError;
 /// The parts of a message that checksums protect. Both ends must be set alike: a level says which
 /// checksums are filled in and which are verified, and a peer at a lower level leaves fields empty.
 ///
+/// ```
+/// use hg::{Build, ChecksumLevel, HgOptions};
+///
+/// let mut options = HgOptions::default();
+/// options.build = Build::Checksum; // whose headers have room for them
+/// options.checksum_level = ChecksumLevel::Payload;
+/// assert!(ChecksumLevel::Headers < options.checksum_level, "which it includes");
+/// ```
+///
 /// Counterpart: `hg_checksum_level_t`; [`Payload64`](Self::Payload64) is our own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
@@ -48,6 +57,14 @@ impl ChecksumLevel {
 }
 
 /// The checksum of a payload, as a header says it.
+///
+/// ```
+/// use hg::{PayloadSum, WireError};
+///
+/// let sum = PayloadSum::Crc32c(0xE306_9283);
+/// assert_eq!(sum.verify(b"123456789"), Ok(()));
+/// assert!(matches!(sum.verify(b"123456780"), Err(WireError::PayloadChecksum { .. })));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PayloadSum {
     /// Mercury's.

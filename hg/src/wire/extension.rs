@@ -44,6 +44,17 @@ const MALFORMED: &str = "a field does not have the length of its kind, or ends b
 
 /// Names a call within what it is part of, across processes, as W3C's Trace Context does: the bytes
 /// are in the order in which they are printed there. Only calls that are sampled have one.
+///
+/// ```
+/// use hg::{Extension, Format, TraceParent};
+///
+/// let trace = TraceParent { trace_id: [7; 16], span_id: [8; 8] };
+/// let extension = Extension { trace: Some(trace), ..Extension::default() };
+/// let mut block = vec![0; extension.bytes(Format::default())];
+/// extension.write(Format::default(), &mut block);
+/// assert_eq!(Extension::read(Format::default(), &block)?.trace, Some(trace));
+/// # Ok::<(), hg::WireError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceParent {
     /// The id that all calls which belong together share. Not zero: an extension with zero names no
@@ -54,6 +65,17 @@ pub struct TraceParent {
 }
 
 /// The fields that a request carries beside its header.
+///
+/// ```
+/// use hg::{Extension, Format};
+///
+/// let extension = Extension { cancel: true, ..Extension::default() };
+/// let mut block = vec![0; extension.bytes(Format::default())];
+/// extension.write(Format::default(), &mut block);
+/// assert_eq!(Extension::read(Format::default(), &block)?, extension);
+/// assert_eq!(Extension::default().bytes(Format::default()), 0, "nothing to say");
+/// # Ok::<(), hg::WireError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extension {
     /// How long the caller still waits, from when the request was sent. No wall clock: those of two

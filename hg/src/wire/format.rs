@@ -30,6 +30,12 @@ pub mod flags {
 pub(crate) const VERSION_WIDE: u8 = 0x45;
 
 /// The build of Mercury to speak like. Both ends must agree.
+///
+/// ```
+/// use hg::Build;
+///
+/// assert_eq!((Build::Plain.header_bytes(), Build::Checksum.header_bytes()), (16, 20));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Build {
@@ -64,6 +70,15 @@ impl Build {
 }
 
 /// The format of a message: the build whose headers it has, and what is protected.
+///
+/// ```
+/// use hg::{Build, ChecksumLevel, Format};
+///
+/// let format = Format::new(Build::Checksum, ChecksumLevel::Payload64);
+/// assert_eq!((format.core_bytes(), format.header_bytes()), (16, 24));
+/// let plain = Format::new(Build::Plain, ChecksumLevel::Payload64);
+/// assert_eq!(plain.level(), ChecksumLevel::None, "it has no room for them");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Format {
     build: Build,
@@ -121,6 +136,19 @@ impl From<Build> for Format {
 }
 
 /// The formats in which requests are read.
+///
+/// ```
+/// use hg::wire::header::RequestHeader;
+/// use hg::{Accept, Build, Format, RpcId};
+///
+/// let other = RequestHeader::in_format(RpcId(7), Build::Checksum.into());
+/// let mut message = [0; 64];
+/// other.write(&mut message);
+/// let either = Accept { format: Format::default(), detect: true };
+/// assert_eq!(RequestHeader::read(either, &message)?.0.format.build(), Build::Checksum);
+/// assert!(RequestHeader::read(Build::Plain, &message).is_err());
+/// # Ok::<(), hg::WireError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Accept {
     /// The format where the request names none.

@@ -36,6 +36,18 @@ const MAGIC: u8 = 0xD7;
 const VERSION: u8 = 0x05;
 
 /// The fields of a request's header.
+///
+/// ```
+/// use hg::wire::header::RequestHeader;
+/// use hg::{Build, ProviderId, RpcId};
+///
+/// let sum = RpcId::margo("sum", ProviderId::DEFAULT);
+/// let header = RequestHeader { no_response: true, ..RequestHeader::new(sum) };
+/// let mut message = *b"................1 2";
+/// header.write(&mut message);
+/// assert_eq!(RequestHeader::read(Build::Plain, &message)?, (header, &b"1 2"[..]));
+/// # Ok::<(), hg::WireError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestHeader {
     /// The id of the RPC.
@@ -55,6 +67,19 @@ pub struct RequestHeader {
 }
 
 /// The fields of a response's header.
+///
+/// ```
+/// use hg::wire::header::{RequestHeader, ResponseHeader};
+/// use hg::{Build, ReturnCode, RpcId};
+///
+/// let request = RequestHeader { cookie: 3, ..RequestHeader::new(RpcId(7)) };
+/// let header = ResponseHeader::answering(&request, ReturnCode::Success);
+/// let mut message = *b"................3";
+/// header.write(&mut message);
+/// let (read, result) = ResponseHeader::read(Build::Plain, &message)?;
+/// assert_eq!((read.cookie, result), (3, &b"3"[..]));
+/// # Ok::<(), hg::WireError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseHeader {
     /// The code that the RPC layer of the target answers with.

@@ -11,6 +11,21 @@ use crate::wire::header::{Accept, Format, RequestHeader, ResponseHeader};
 use crate::{ChecksumLevel, Extension, PayloadSum, ProcError, ReturnCode, WireError};
 
 /// A message that could not be encoded: why, and its buffer.
+///
+/// ```
+/// use hg::proc::WriterLimits;
+/// use hg::wire::header::RequestHeader;
+/// use hg::wire::{Unencoded, encode_request};
+/// use hg::{ProcError, RpcId};
+/// use na::MsgBuf;
+///
+/// let limits = WriterLimits { bytes_max: 8, ..WriterLimits::default() };
+/// let (header, buf) = (RequestHeader::new(RpcId(7)), MsgBuf::with_capacity(64));
+/// match encode_request(header, buf, 64, limits, |out| out.put(&[0; 9])) {
+///     Err(Unencoded { error: ProcError::TooLong { max: 8 }, buf }) => assert!(buf.is_empty()),
+///     other => panic!("{other:?}"),
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Unencoded {
     /// The reason why the payload cannot be encoded.
@@ -175,6 +190,23 @@ pub fn is_own_refusal(format: impl Into<Format>, message: &[u8]) -> bool {
 }
 
 /// The payload that follows the headers.
+///
+/// ```
+/// use hg::proc::{WriterLimits, Written};
+/// use hg::wire::header::RequestHeader;
+/// use hg::wire::{Body, decode_request, encode_request};
+/// use hg::{Build, RpcId};
+/// use na::MsgBuf;
+///
+/// let (header, buf) = (RequestHeader::new(RpcId(7)), MsgBuf::with_capacity(64));
+/// let written = encode_request(header, buf, 64, WriterLimits::default(), |out| out.put(b"1 2"));
+/// let Ok(Written::Fits(message)) = written else { panic!("{written:?}") };
+/// match decode_request(Build::Plain, message.as_slice())?.1 {
+///     Body::Inline(payload) => assert_eq!(payload, b"1 2"),
+///     Body::Overflow(descriptor) => panic!("it is elsewhere: {descriptor:?}"),
+/// }
+/// # Ok::<(), hg::WireError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body<'a> {
     /// The payload.

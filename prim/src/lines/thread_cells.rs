@@ -22,6 +22,19 @@ pub(crate) const CELLS: usize = 3;
 const NOBODY: usize = 0;
 
 /// A `T` for each of the threads that come first.
+///
+/// ```
+/// use prim::lock::barrier::thread_token;
+/// use prim::{CellCount, ThreadCells};
+///
+/// let counts = ThreadCells::<CellCount>::default();
+/// std::thread::scope(|scope| {
+///     for _ in 0..2 {
+///         scope.spawn(|| counts.of(thread_token()).expect("more cells than threads").add(10));
+///     }
+/// });
+/// assert_eq!(counts.iter().map(CellCount::get).sum::<u64>(), 20);
+/// ```
 #[derive(Debug)]
 pub struct ThreadCells<T> {
     /// The thread that each cell belongs to; those of nobody are the last ones. Written once each.
@@ -71,6 +84,15 @@ impl<T> ThreadCells<T> {
 }
 
 /// A count in a cell, which one thread writes.
+///
+/// ```
+/// use prim::CellCount;
+///
+/// let count = CellCount::default();
+/// count.add(2);
+/// count.add_release(3);
+/// assert_eq!(count.get_acquire(), 5);
+/// ```
 #[derive(Debug, Default)]
 pub struct CellCount(AtomicU64);
 

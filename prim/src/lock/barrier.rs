@@ -17,6 +17,15 @@ pub use self::imp::{heavy, is_there, light, thread_token};
 pub use self::model::{heavy, is_there, light, thread_token};
 
 /// The kernel refuses what it granted when the first endpoint was opened.
+///
+/// ```
+/// use prim::lock::barrier::{self, Refused};
+///
+/// fn fence() -> Result<(), Refused> {
+///     if barrier::is_there() { barrier::heavy() } else { Ok(()) }
+/// }
+/// assert!(fence().is_ok());
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error(
     "membarrier(2) worked when the first endpoint was opened and fails now ({}): permit it in the \

@@ -50,6 +50,17 @@ pub const PLACES: usize = 4;
 const PLACE: usize = 7;
 
 /// Held by one at a time, and cheap for a thread that is mostly the one.
+///
+/// ```
+/// use prim::lock::barrier::thread_token;
+/// use prim::lock::biased::RawBiasedLock;
+///
+/// let lock = RawBiasedLock::new();
+/// let me = thread_token();
+/// let held = lock.acquire(me);
+/// assert!(lock.try_acquire(me).is_none());
+/// lock.release(held);
+/// ```
 // In this order, so that all that a turn touches is in one cache line.
 #[derive(Debug)]
 #[repr(C)]
@@ -71,6 +82,16 @@ pub struct RawBiasedLock {
 }
 
 /// The way in which the lock is held.
+///
+/// ```
+/// use prim::lock::barrier::thread_token;
+/// use prim::lock::biased::{Hold, RawBiasedLock};
+///
+/// let lock = RawBiasedLock::with_first(u32::MAX); // nobody is ever favoured
+/// let held = lock.acquire(thread_token());
+/// assert_eq!(held, Hold::Plain);
+/// lock.release(held);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
     /// By the favoured thread, of that place.

@@ -20,6 +20,15 @@ pub(super) fn spin_while(held: impl Fn() -> bool) {
 }
 
 /// Held by one at a time; one atomic read-modify-write to take it.
+///
+/// ```
+/// use prim::lock::plain::RawLock;
+///
+/// let lock = RawLock::new();
+/// lock.acquire();
+/// assert!(!lock.try_acquire());
+/// lock.release();
+/// ```
 #[derive(Debug)]
 pub struct RawLock(AtomicBool);
 

@@ -90,6 +90,15 @@ unsafe impl Protocol for RawBiasedLock {
 pub struct OwnLines;
 
 /// A value that is reached by one at a time.
+///
+/// ```
+/// use prim::lock::Lock;
+///
+/// let lock: Lock<u32> = Lock::new(1);
+/// *lock.lock() += 1;
+/// let held = lock.try_lock();
+/// assert!(held.is_some_and(|value| *value == 2));
+/// ```
 pub struct Lock<T, P: Protocol = RawLock> {
     _place: P::Place,
     raw: P,
@@ -97,6 +106,16 @@ pub struct Lock<T, P: Protocol = RawLock> {
 }
 
 /// A value that mostly one thread reaches.
+///
+/// ```
+/// use prim::lock::BiasedLock;
+///
+/// let lock = BiasedLock::new(0);
+/// for _ in 0..1000 {
+///     *lock.lock() += 1; // cheaper, once it is seen that nobody else comes
+/// }
+/// assert_eq!(*lock.lock(), 1000);
+/// ```
 pub type BiasedLock<T> = Lock<T, RawBiasedLock>;
 
 // SAFETY: the value is reached by one thread at a time (`Protocol`), which is a move if `T: Send`.
@@ -161,6 +180,16 @@ impl<T, P: Protocol> fmt::Debug for Lock<T, P> {
 }
 
 /// Access to the value of a held [`Lock`].
+///
+/// ```
+/// use prim::lock::Lock;
+///
+/// let lock: Lock<u32> = Lock::new(1);
+/// let guard = lock.lock();
+/// assert!(lock.try_lock().is_none());
+/// drop(guard);
+/// assert!(lock.try_lock().is_some());
+/// ```
 pub struct Guard<'a, T, P: Protocol = RawLock> {
     lock: &'a Lock<T, P>,
     held: P::Hold,
@@ -169,6 +198,17 @@ pub struct Guard<'a, T, P: Protocol = RawLock> {
 }
 
 /// The guard of a [`BiasedLock`].
+///
+/// ```
+/// use prim::lock::{BiasedGuard, BiasedLock};
+///
+/// fn push(mut list: BiasedGuard<'_, Vec<u32>>) {
+///     list.push(7);
+/// }
+/// let list = BiasedLock::new(Vec::new());
+/// push(list.lock());
+/// assert_eq!(*list.lock(), [7]);
+/// ```
 pub type BiasedGuard<'a, T> = Guard<'a, T, RawBiasedLock>;
 
 impl<T, P: Protocol> fmt::Debug for Guard<'_, T, P> {

@@ -16,6 +16,13 @@ extern "C" fn in_child() {
 }
 
 /// A process, to tell it from its children.
+///
+/// ```
+/// use prim::fork::Process;
+///
+/// let maker = Process::current();
+/// assert!(!maker.is_other(), "no child of it");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process(u32);
 

@@ -15,6 +15,14 @@ const OWNERS: u64 = WEAK - 1;
 const OWNERS_MAX: u64 = OWNERS / 2;
 
 /// The work left to an owner that has let go.
+///
+/// ```
+/// use prim::shared::counts::{Counts, Left};
+///
+/// let counts = Counts::new(2);
+/// assert_eq!(counts.release(), Left::Others);
+/// assert_eq!(counts.release(), Left::Nobody);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
     /// Nothing: there are others.
@@ -28,6 +36,17 @@ pub enum Left {
 
 /// Owners, and pointers that only look on, in one word: so that one look tells whether there is
 /// nobody else.
+///
+/// ```
+/// use prim::shared::counts::{Counts, Left};
+///
+/// let counts = Counts::new(1);
+/// counts.add_weak();
+/// assert_eq!(counts.release(), Left::Onlookers);
+/// assert!(!counts.join(), "the value has no owner");
+/// assert!(!counts.forget_one(), "it is dropped; somebody looks on");
+/// assert!(counts.forget_one(), "the memory is to be freed");
+/// ```
 #[derive(Debug)]
 pub struct Counts(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! The pointers to a shared value: [`Shared`] owns it, [`Onlooker`] does not keep it.
+//! The pointers to a shared value: [`Shared`] owns it, [`WeakShared`] does not keep it.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,6 +17,16 @@ struct Node<T> {
 }
 
 /// An owner of a value that others own, too.
+///
+/// ```
+/// use prim::shared::{Shared, UninitShared};
+///
+/// let mut one = UninitShared::new().fill(7);
+/// let other = one.clone();
+/// assert_eq!((*other, Shared::get_mut(&mut one)), (7, None));
+/// drop(other);
+/// assert_eq!(Shared::get_mut(&mut one), Some(&mut 7));
+/// ```
 pub struct Shared<T> {
     node: NonNull<Node<T>>,
     /// Owns a `T`.
@@ -24,6 +34,16 @@ pub struct Shared<T> {
 }
 
 /// A weak pointer: it reaches the value as long as there is an owner, and does not keep it.
+///
+/// ```
+/// use prim::shared::{Shared, UninitShared};
+///
+/// let owner = UninitShared::new().fill(7);
+/// let weak = Shared::downgrade(&owner);
+/// assert_eq!(weak.upgrade().as_deref(), Some(&7));
+/// drop(owner);
+/// assert!(weak.upgrade().is_none());
+/// ```
 pub struct WeakShared<T> {
     node: NonNull<Node<T>>,
     /// May free a node of `T`.
@@ -88,6 +108,13 @@ impl<T> Shared<T> {
 
 /// Memory for a value to be shared. What is made when it is there is made where it stays, as far as
 /// the compiler can; what was made before is moved there.
+///
+/// ```
+/// use prim::shared::{Shared, UninitShared};
+///
+/// let (one, other) = UninitShared::new().fill_pair([7; 64]);
+/// assert!(Shared::ptr_eq(&one, &other));
+/// ```
 pub struct UninitShared<T>(Box<MaybeUninit<Node<T>>>);
 
 impl<T> UninitShared<T> {
