@@ -18,6 +18,26 @@ const PAGE_ENTRIES: u32 = 1000;
 /// Every method waits for its result, at most `limit` from its call: a ULT suspends, an OS thread
 /// parks. Data is not copied here: the target reads and writes the caller's slices directly, and
 /// no method returns before it is done with them, time limit or not.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_blob::*;
+/// # let (directory, limit) = (tempfile::tempdir()?, std::time::Duration::from_secs(10));
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let running = BlobProvider::start(provider, &BlobConfig::new(directory.path()))?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// use margo_provider_blob::BlobClient;
+///
+/// let blobs = BlobClient::connect(&service, target, limit)?;
+/// blobs.put("runs/7/log", b"started, finished", limit)?;
+/// let mut end = [0; 8];
+/// assert_eq!(blobs.read("runs/7/log", 9, &mut end, limit)?.bytes, 8);
+/// assert_eq!(&end, b"finished");
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct BlobClient {
     instance: Instance,

@@ -10,6 +10,29 @@ use serde::{Deserialize, Serialize};
 ///
 /// Whatever the reason, a blob is never left half-written: it has its old contents, or its new
 /// ones, or does not exist.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_blob::*;
+/// # let (directory, limit) = (tempfile::tempdir()?, std::time::Duration::from_secs(10));
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let running = BlobProvider::start(provider, &BlobConfig::new(directory.path()))?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let blobs = BlobClient::new(&service, target);
+/// use margo_provider_blob::{BlobError, ClientError};
+///
+/// blobs.put_new("config", b"a = 1", limit)?;
+/// match blobs.put_new("config", b"a = 2", limit) {
+///     Err(ClientError::Blob(BlobError::AlreadyExists { name })) => assert_eq!(name, "config"),
+///     other => panic!("{other:?}"),
+/// }
+/// let error = blobs.put("../config", b"a = 2", limit).unwrap_err();
+/// assert!(matches!(error, ClientError::Blob(BlobError::BadName { .. })));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum BlobError {
@@ -137,6 +160,22 @@ pub(crate) fn given_up(name: &str) -> BlobError {
 }
 
 /// The reason why a store cannot be opened.
+///
+/// ```
+/// # use margo::{Instance, ProviderId};
+/// use margo_provider_blob::{BlobConfig, BlobProvider, OpenError, StartError};
+///
+/// # let directory = tempfile::tempdir()?;
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = |id| service.provider(ProviderId::new(id), &service.layout().rpc_pool());
+/// let config = BlobConfig::new(directory.path());
+/// let running = BlobProvider::start(provider(1), &config)?;
+/// let error = BlobProvider::start(provider(2), &config).unwrap_err();
+/// assert!(matches!(error, StartError::Open(OpenError::InUse { .. })), "by provider 1");
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -159,6 +198,23 @@ pub enum OpenError {
 }
 
 /// The reason why a blob provider does not start.
+///
+/// ```
+/// # use margo::{Instance, ProviderId};
+/// use margo_provider_blob::{BlobConfig, BlobProvider, StartError};
+///
+/// # let directory = tempfile::tempdir()?;
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// let mut config = BlobConfig::new(directory.path());
+/// config.chunk_bytes = 1;
+/// match BlobProvider::start(provider, &config) {
+///     Err(StartError::Config(errors)) => println!("correct the settings: {errors}"),
+///     other => panic!("{other:?}"),
+/// }
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -174,6 +230,30 @@ pub enum StartError {
 }
 
 /// The reason why a call of a [`BlobClient`](crate::BlobClient) has no result.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_blob::*;
+/// # let (directory, limit) = (tempfile::tempdir()?, std::time::Duration::from_secs(10));
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let running = BlobProvider::start(provider, &BlobConfig::new(directory.path()))?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let blobs = BlobClient::new(&service, target);
+/// use margo::ForwardError;
+/// use margo_provider_blob::{BlobError, ClientError};
+///
+/// // The target answered: the blob, or the request, is at fault.
+/// let error = blobs.get("nothing", limit).unwrap_err();
+/// assert!(matches!(error, ClientError::Blob(BlobError::NotFound { .. })));
+///
+/// // There is no answer of a blob provider.
+/// drop(running);
+/// let error = blobs.get("nothing", limit).unwrap_err();
+/// assert!(matches!(error, ClientError::Forward(ForwardError::NotRegistered { .. })));
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {

@@ -47,6 +47,26 @@ pub(crate) fn description() -> ServiceDescription {
 
 /// Arguments of [`CREATE`]. `N`: names, owned at the target; an origin may [send](Rpc::sending)
 /// `&str`.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_blob::*;
+/// # let (directory, limit) = (tempfile::tempdir()?, std::time::Duration::from_secs(10));
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let running = BlobProvider::start(provider, &BlobConfig::new(directory.path()))?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let blobs = BlobClient::new(&service, target.clone());
+/// use margo_provider_blob::{CREATE, CreateArgs};
+///
+/// service.forward(CREATE, &target, &CreateArgs { name: "empty".to_owned() })??;
+/// // Without a copy of the name:
+/// service.forward(CREATE.sending(), &target, &CreateArgs { name: "empty, too" })??;
+/// assert_eq!(blobs.list("empty", limit)?.len(), 2);
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CreateArgs<N = String> {
     /// The blob.
@@ -54,6 +74,28 @@ pub struct CreateArgs<N = String> {
 }
 
 /// Arguments of [`WRITE`]. `N`: names, as in [`CreateArgs`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_blob::*;
+/// # let (directory, limit) = (tempfile::tempdir()?, std::time::Duration::from_secs(10));
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let running = BlobProvider::start(provider, &BlobConfig::new(directory.path()))?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let blobs = BlobClient::new(&service, target.clone());
+/// use margo_provider_blob::{WRITE, WriteArgs};
+///
+/// let data = b"0123456789";
+/// let written = service.memory().expose_ref(data, |bulk| {
+///     let args = WriteArgs { name: "digits", bulk: bulk.clone(), len: 10, overwrite: false };
+///     service.forward(WRITE.sending(), &target, &args)
+/// })???;
+/// assert_eq!((written, blobs.get("digits", limit)?), (10, data.to_vec()));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WriteArgs<N = String> {
     /// The blob.
@@ -67,6 +109,29 @@ pub struct WriteArgs<N = String> {
 }
 
 /// Arguments of [`READ`]. `N`: names, as in [`CreateArgs`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_blob::*;
+/// # let (directory, limit) = (tempfile::tempdir()?, std::time::Duration::from_secs(10));
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let running = BlobProvider::start(provider, &BlobConfig::new(directory.path()))?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let blobs = BlobClient::new(&service, target.clone());
+/// use margo_provider_blob::{READ, ReadArgs};
+///
+/// blobs.put("digits", b"0123456789", limit)?;
+/// let mut part = [0; 4];
+/// let done = service.memory().expose_mut(&mut part, |bulk| {
+///     let args = ReadArgs { name: "digits", offset: 3, len: 4, bulk: bulk.clone() };
+///     service.forward(READ.sending(), &target, &args)
+/// })???;
+/// assert_eq!((&part, done.bytes, done.total), (b"3456", 4, 10));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ReadArgs<N = String> {
     /// The blob.
@@ -80,6 +145,27 @@ pub struct ReadArgs<N = String> {
 }
 
 /// Result of [`READ`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_blob::*;
+/// # let (directory, limit) = (tempfile::tempdir()?, std::time::Duration::from_secs(10));
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let running = BlobProvider::start(provider, &BlobConfig::new(directory.path()))?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let blobs = BlobClient::new(&service, target);
+/// use margo_provider_blob::ReadDone;
+///
+/// blobs.put("digits", b"0123456789", limit)?;
+/// let mut room = [0; 64];
+/// let done = blobs.read("digits", 7, &mut room, limit)?;
+/// assert_eq!(done, ReadDone { bytes: 3, total: 10 });
+/// assert_eq!(&room[..3], b"789");
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadDone {
     /// Bytes that are in the origin's memory now.
@@ -89,6 +175,26 @@ pub struct ReadDone {
 }
 
 /// Arguments of [`STAT`]. `N`: names, as in [`CreateArgs`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_blob::*;
+/// # let (directory, limit) = (tempfile::tempdir()?, std::time::Duration::from_secs(10));
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let running = BlobProvider::start(provider, &BlobConfig::new(directory.path()))?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let blobs = BlobClient::new(&service, target.clone());
+/// use margo_provider_blob::{STAT, StatArgs};
+///
+/// blobs.put("digits", b"0123456789", limit)?;
+/// let args = StatArgs { name: "digits", checksum: false };
+/// let stat = service.forward(STAT.sending(), &target, &args)??;
+/// assert_eq!((stat.len, stat.checksum), (10, None));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StatArgs<N = String> {
     /// The blob.
@@ -98,6 +204,26 @@ pub struct StatArgs<N = String> {
 }
 
 /// The properties of a blob.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_blob::*;
+/// # let (directory, limit) = (tempfile::tempdir()?, std::time::Duration::from_secs(10));
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let running = BlobProvider::start(provider, &BlobConfig::new(directory.path()))?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let blobs = BlobClient::new(&service, target);
+/// use std::time::SystemTime;
+///
+/// blobs.put("digits", b"0123456789", limit)?;
+/// let stat = blobs.stat("digits", limit)?;
+/// assert_eq!(stat.len, 10);
+/// assert!(stat.modified() > SystemTime::UNIX_EPOCH);
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlobStat {
     /// Bytes.
@@ -136,6 +262,26 @@ impl BlobStat {
 }
 
 /// BLAKE3 of a blob's contents. Prints as 64 hexadecimal digits.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_blob::*;
+/// # let (directory, limit) = (tempfile::tempdir()?, std::time::Duration::from_secs(10));
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let running = BlobProvider::start(provider, &BlobConfig::new(directory.path()))?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let blobs = BlobClient::new(&service, target);
+/// use margo_provider_blob::Checksum;
+///
+/// blobs.put("digits", b"0123456789", limit)?;
+/// // The target reads its file for that.
+/// let there = blobs.checksum("digits", limit)?.checksum;
+/// assert_eq!(there, Some(Checksum::of(b"0123456789")));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Checksum(pub [u8; 32]);
 
@@ -159,6 +305,28 @@ impl fmt::Debug for Checksum {
 }
 
 /// Arguments of [`LIST`]. `N`: names, as in [`CreateArgs`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_blob::*;
+/// # let (directory, limit) = (tempfile::tempdir()?, std::time::Duration::from_secs(10));
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let running = BlobProvider::start(provider, &BlobConfig::new(directory.path()))?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let blobs = BlobClient::new(&service, target.clone());
+/// use margo_provider_blob::{LIST, ListArgs};
+///
+/// for name in ["a/1", "a/2", "b/1"] {
+///     blobs.create(name, limit)?;
+/// }
+/// let args = ListArgs { prefix: "a/", after: "a/1", max: 10 };
+/// let page = service.forward(LIST.sending(), &target, &args)??;
+/// assert_eq!((page.blobs[0].name.as_str(), page.blobs.len()), ("a/2", 1));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ListArgs<N = String> {
     /// Only names that begin so. Any text; empty for all. Need not end at a `/`.
@@ -170,6 +338,27 @@ pub struct ListArgs<N = String> {
 }
 
 /// Result of [`LIST`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_blob::*;
+/// # let (directory, limit) = (tempfile::tempdir()?, std::time::Duration::from_secs(10));
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let running = BlobProvider::start(provider, &BlobConfig::new(directory.path()))?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let blobs = BlobClient::new(&service, target);
+/// for name in ["a/1", "a/2", "a/3"] {
+///     blobs.create(name, limit)?;
+/// }
+/// let first = blobs.list_page("a/", "", 2, limit)?;
+/// assert!(first.more);
+/// let rest = blobs.list_page("a/", &first.blobs[1].name, 2, limit)?;
+/// assert_eq!((rest.blobs[0].name.as_str(), rest.more), ("a/3", false));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListPage {
     /// Blobs, sorted by the bytes of their names.
@@ -179,6 +368,25 @@ pub struct ListPage {
 }
 
 /// A listed blob.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_blob::*;
+/// # let (directory, limit) = (tempfile::tempdir()?, std::time::Duration::from_secs(10));
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let running = BlobProvider::start(provider, &BlobConfig::new(directory.path()))?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let blobs = BlobClient::new(&service, target);
+/// use margo_provider_blob::BlobEntry;
+///
+/// blobs.put("digits", b"0123456789", limit)?;
+/// let all = blobs.list("", limit)?;
+/// assert_eq!(all, [BlobEntry { name: "digits".to_owned(), len: 10 }]);
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlobEntry {
     /// The name of the blob.
@@ -188,6 +396,27 @@ pub struct BlobEntry {
 }
 
 /// Arguments of [`REMOVE`]. `N`: names, as in [`CreateArgs`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_blob::*;
+/// # let (directory, limit) = (tempfile::tempdir()?, std::time::Duration::from_secs(10));
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let running = BlobProvider::start(provider, &BlobConfig::new(directory.path()))?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let blobs = BlobClient::new(&service, target.clone());
+/// use margo_provider_blob::{BlobError, REMOVE, RemoveArgs};
+///
+/// blobs.create("old", limit)?;
+/// let args = RemoveArgs { name: "old" };
+/// service.forward(REMOVE.sending(), &target, &args)??;
+/// let again = service.forward(REMOVE.sending(), &target, &args)?;
+/// assert!(matches!(again, Err(BlobError::NotFound { .. })));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RemoveArgs<N = String> {
     /// The blob.

@@ -58,6 +58,20 @@ pub const IDENTITY: &str = "echo";
 // 2. The target side.
 
 /// A running echo provider. Dropping it stops it.
+///
+/// ```
+/// use margo::{Instance, ProviderHandle, ProviderId};
+/// use margo_provider_echo::{ECHO, EchoProvider};
+///
+/// let service = Instance::builder("na+sm://").start()?;
+/// let id = ProviderId::new(1);
+/// let running = EchoProvider::start(service.provider(id, &service.layout().rpc_pool()))?;
+/// let target = ProviderHandle::new(service.self_addr(), id);
+/// assert_eq!(service.forward(ECHO, &target, &"hello".to_owned())?, "hello");
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct EchoProvider {
     // Holds the registrations: dropping a `Provider` takes them back.
@@ -105,6 +119,19 @@ impl EchoProvider {
 // 3. The configuration.
 
 /// Starts echo providers from the configuration: `{ "type": "echo", "provider_id": 1 }`.
+///
+/// ```
+/// use margo::{Instance, config::Config};
+/// use margo_provider_echo::EchoComponent;
+///
+/// let text = r#"{ "margo": { "providers": [{ "type": "echo", "provider_id": 1 }] } }"#;
+/// let service = Instance::from_config(&Config::from_json(text)?)?;
+/// let running = service.start_providers(&[&EchoComponent])?;
+/// assert_eq!(running.names().collect::<Vec<_>>(), ["echo_1"]);
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EchoComponent;
 
@@ -144,6 +171,30 @@ impl Component for EchoComponent {
 // 4. The origin side.
 
 /// An echo provider at a peer. Cheap to clone.
+///
+/// ```
+/// # use std::time::Duration;
+/// use margo::errors::IdentityError;
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_echo::EchoProvider;
+/// use margo_provider_echo::EchoClient;
+///
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let running = EchoProvider::start(provider)?;
+/// # let limit = Duration::from_secs(10);
+/// let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// let echo = EchoClient::connect(&service, target, limit)?;
+/// assert_eq!(echo.echo("hello", limit)?, "hello");
+///
+/// // There is no provider 2.
+/// let target = ProviderHandle::new(service.self_addr(), ProviderId::new(2));
+/// let error = EchoClient::connect(&service, target, limit).unwrap_err();
+/// assert!(matches!(error, IdentityError::None { .. }));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct EchoClient {
     instance: Instance,

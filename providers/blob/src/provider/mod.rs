@@ -50,6 +50,23 @@ const IDLE_BUFFERS_MAX: usize = 8;
 
 /// Starts blob providers from the configuration: `"type": "blob"`, with a `config` object as
 /// [`BlobConfig`] describes it.
+///
+/// ```
+/// use margo::{Instance, config::Config};
+/// use margo_provider_blob::BlobComponent;
+///
+/// # let directory = tempfile::tempdir()?;
+/// # let path = serde_json::to_string(directory.path())?;
+/// let config = Config::from_json(&format!(r#"{{ "margo": {{ "providers": [
+///     {{ "type": "blob", "provider_id": 1, "config": {{ "path": {path} }} }},
+/// ] }} }}"#))?;
+/// let service = Instance::from_config(&config)?;
+/// let running = service.start_providers(&[&BlobComponent])?;
+/// assert_eq!(running.names().collect::<Vec<_>>(), ["blob_1"]);
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BlobComponent;
 
@@ -80,6 +97,21 @@ impl Component for BlobComponent {
 /// A running blob provider. Dropping it stops it; requests that are being handled are finished, and
 /// the directory is free for another provider after the last of them. To wait for that, use
 /// [`close`](Self::close).
+///
+/// ```
+/// # use std::time::Duration;
+/// # use margo::{Instance, ProviderId};
+/// use margo_provider_blob::{BlobConfig, BlobProvider};
+///
+/// # let directory = tempfile::tempdir()?;
+/// # let service = Instance::builder("na+sm://").start()?;
+/// let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// let running = BlobProvider::start(provider, &BlobConfig::new(directory.path()))?;
+/// // It serves until it is dropped or closed.
+/// running.close(Duration::from_secs(10))?;
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct BlobProvider {
     provider: Provider,
