@@ -67,8 +67,8 @@ pub use self::{
     proc::{Bytes, ConstStr, ProcLimits, Raw, Writer},
     progress::sink::Sink,
     requests::{
-        handle::{LentRequest, RequestHandle, RequestParts, Sent},
         raw_request::RawRequest,
+        request::{LentRequest, RequestHandle, RequestParts, Sent},
     },
     wire::{
         checksum::{ChecksumLevel, PayloadSum},

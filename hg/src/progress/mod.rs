@@ -2,9 +2,8 @@
 //! a call of the sink.
 //!
 //! - Imports: all folders before it.
-//! - Reading order: `sink.rs` (whom events are told) · `poll.rs` (the loop) · `completion.rs` (the
-//!   next step of an operation).
+//! - Reading order: `sink.rs` (whom events are told) · `poll.rs` (the loop, and the next step of an
+//!   operation).
 
-mod completion;
 mod poll;
 pub(crate) mod sink;

@@ -1,9 +1,8 @@
 //! Requests: the target's side of an RPC.
 //!
 //! - Imports: all folders before it but `origin`.
-//! - Reading order: `arrival.rs` (from a message to what the sink gets) · `raw_request.rs` (a
-//!   request in hand, and how it is answered) · `handle.rs` (the same, with its origin and core).
+//! - Reading order: `request.rs` (a request from its message to its answer) · `raw_request.rs`
+//!   (what it says of itself).
 
-mod arrival;
-pub(crate) mod handle;
 pub(crate) mod raw_request;
+pub(crate) mod request;

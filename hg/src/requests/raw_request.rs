@@ -1,24 +1,12 @@
-//! A request as it came in, and how it is answered.
-//!
-//! The answer of a network request is an expected message under the request's tag. If the result
-//! overflowed, the receive of the origin's acknowledgement is posted before the answer is sent, and
-//! the result stays exposed until it comes. The answer ends with the outcome that the
-//! acknowledgement tells.
+//! A request as it came in: what it says of itself. `request.rs` has what is done with it.
 
 use std::any::Any;
 use std::time::Instant;
 
-use na::{Addr, MsgBuf, Refused, Tag};
-
-use crate::core::state::Op;
-use crate::memory::{ExposedPayload, Payload};
-use crate::ops::{Destination, OutgoingResponse, RequestExtension, ResponsePath, Role, target_of};
-use crate::proc::Written;
-use crate::wire::header::{RequestHeader, ResponseHeader};
-use crate::{
-    CallKey, Core, Format, HgError, OpRef, ProcError, Response, ReturnCode, RpcId, Sent,
-    TraceParent, Writer, wire,
-};
+use crate::memory::Payload;
+use crate::ops::{RequestExtension, ResponsePath, target_of};
+use crate::wire::header::RequestHeader;
+use crate::{CallKey, RpcId, TraceParent};
 
 /// A request without where it came from, and where it is handled.
 ///
@@ -163,16 +151,6 @@ impl RawRequest {
         self.payload_bytes
     }
 
-    /// The payload is no longer looked at. Its buffer goes back to `core`, which the request came
-    /// by: with the answer or, with
-    /// [`release_input_early`](crate::HgOptions::release_input_early) and if many are held compared
-    /// with those that wait for requests, at once.
-    pub fn payload_was_read<T>(&mut self, core: &Core<T>) {
-        if core.options.release_input_early && !self.may_keep {
-            self.release_payload(core);
-        }
-    }
-
     /// In a child process that was forked off: answers nothing, and leaves what it holds where it
     /// is. All of that is the parent's.
     pub fn leave_to_parent(&mut self) {
@@ -193,201 +171,5 @@ impl RawRequest {
             answered: std::mem::replace(&mut self.answered, true),
             beside: self.beside.take(),
         }
-    }
-
-    pub(crate) fn release_payload<T>(&mut self, core: &Core<T>) {
-        self.done_with(core, false);
-    }
-
-    /// The request was let go of.
-    #[inline]
-    pub(crate) fn end<T>(&mut self, core: &Core<T>, origin: &Addr) {
-        if self.held || !matches!(self.payload, Payload::None) {
-            self.release_payload(core);
-        }
-        if !self.answered {
-            self.answer_with_code(core, origin, ReturnCode::OtherError);
-        }
-    }
-
-    /// The payload is no longer needed, and an answer was sent if `answered`.
-    #[inline]
-    fn done_with<T>(&mut self, core: &Core<T>, answered: bool) {
-        let held = std::mem::take(&mut self.held);
-        if !held && !answered && matches!(self.payload, Payload::None) {
-            return;
-        }
-        if let Some(beside) = &mut self.beside {
-            beside.place = None;
-        }
-        let overflowed = match &self.payload {
-            // Those of a call to ourselves were never counted.
-            Payload::Overflow(bytes) if held => bytes.len() as u64,
-            _ => 0,
-        };
-        if overflowed == 0 && core.release_apart(held, answered) {
-            if let Some(buf) = self.payload.take_buf() {
-                core.buffers.put(buf);
-            }
-        } else {
-            self.done_with_under_lock(core, (held, answered), overflowed);
-        }
-    }
-
-    #[inline(never)]
-    fn done_with_under_lock<T>(
-        &mut self,
-        core: &Core<T>,
-        (held, answered): (bool, bool),
-        overflowed: u64,
-    ) {
-        if overflowed > 0 {
-            core.class.held.release(overflowed);
-        }
-        let claim = {
-            let mut state = core.state();
-            state.hot.rpc_resp_sent += u64::from(answered);
-            if held { state.receives.released() } else { 0..0 }
-        };
-        core.request_released(claim, self.payload.take_buf());
-    }
-
-    pub(crate) fn answer_with_code<T>(&mut self, core: &Core<T>, origin: &Addr, code: ReturnCode) {
-        if std::mem::replace(&mut self.answered, true) {
-            return;
-        }
-        match self.path {
-            ResponsePath::Network(tag) => core.send_refusal(origin, tag, code, &self.header),
-            ResponsePath::Local(op) => core.answer_local(op, Err(HgError::Remote(code))),
-            ResponsePath::None => {}
-        }
-    }
-
-    /// Encodes and sends; the request is answered unless this fails.
-    #[inline]
-    pub(crate) fn respond<T>(
-        &mut self,
-        core: &Core<T>,
-        origin: &Addr,
-        encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
-        token: T,
-    ) -> Result<Sent<T>, HgError> {
-        if self.header.no_response {
-            return Err(HgError::NoResponse);
-        }
-        let max = core.limits.expected_bytes_max;
-        let limits = core.writer_limits(max);
-        let header = ResponseHeader::answering(&self.header, ReturnCode::Success);
-        let format = header.format;
-        let buf = core.buffers.take();
-        let written = wire::encode_response(header, buf, max, limits, encode)
-            .map_err(|unencoded| core.unencoded(unencoded))?;
-        let tag = match self.path {
-            ResponsePath::Network(tag) => tag,
-            ResponsePath::Local(op) => {
-                let response = Response::new(
-                    core.local_payload(format.header_bytes(), written),
-                    &core.buffers,
-                );
-                core.answer_local(op, Ok(response));
-                self.answered = true;
-                return Ok(Sent::Done(token));
-            }
-            ResponsePath::None => return Err(HgError::NoResponse),
-        };
-        let (buf, exposed) = match written {
-            Written::Fits(buf) => (buf, None),
-            Written::Overflow(buf, bytes) => {
-                let (buf, exposed) = {
-                    let start = format.header_bytes();
-                    let rpc = Some(self.header.id);
-                    core.expose_result(origin, start, buf, bytes, max, rpc)?
-                };
-                (buf, Some(Box::new(exposed)))
-            }
-        };
-        if exposed.is_none() && core.endpoint.send_expected_now(origin, tag, buf.as_slice()) {
-            core.buffers.put(buf);
-            self.answered = true;
-            self.done_with(core, true);
-            return Ok(Sent::Done(token));
-        }
-        let started = core.launch_response(origin, (tag, format), buf, exposed, token);
-        self.answered = started.is_ok();
-        started.map(Sent::InFlight)
-    }
-}
-
-impl<T> Core<T> {
-    /// Starts the parts of an answer.
-    fn launch_response(
-        &self,
-        origin: &Addr,
-        (tag, format): (Tag, Format),
-        buf: MsgBuf,
-        exposed: Option<Box<ExposedPayload>>,
-        token: T,
-    ) -> Result<OpRef, HgError> {
-        let receiving = exposed.is_some();
-        let is_told = receiving && self.endpoint.carries_extensions(origin);
-        if receiving {
-            self.counts.resp_extra.bump();
-        }
-        let to = Destination { origin: origin.clone(), tag, format };
-        let answer = OutgoingResponse::new(token, to, is_told, exposed);
-        let op = {
-            let mut state = self.state();
-            let op = match state.admit(Op::Response(answer)) {
-                Ok(op) => op,
-                Err(refused) => {
-                    drop(state);
-                    self.buffers.put(buf);
-                    return Err(refused.0);
-                }
-            };
-            state.tokens += 1;
-            state.hot.rpc_resp_sent += 1;
-            op
-        };
-        if receiving {
-            let ack = self.buffers.take();
-            let posted = self.endpoint.recv_expected(op.part(Role::Ack), origin, tag, ack);
-            if let Err(refused) = posted {
-                self.buffers.put(refused.buf);
-                self.buffers.put(buf);
-                return self.withdraw_answer(op, true, refused.error);
-            }
-        }
-        let sent = self.endpoint.send_expected(op.part(Role::Send), origin, tag, buf);
-        let Err(Refused { error, buf }) = sent else { return Ok(op) };
-        if self.sends_otherwise(op, &error, buf) {
-            return Ok(op);
-        }
-        let withdrawn = self.withdraw_answer(op, false, error);
-        self.endpoint.cancel(op.part(Role::Ack));
-        withdrawn
-    }
-
-    /// A part of an answer was refused, so nothing was sent: drops the token.
-    fn withdraw_answer(
-        &self,
-        op: OpRef,
-        not_receiving: bool,
-        error: na::Error,
-    ) -> Result<OpRef, HgError> {
-        let mut state = self.state();
-        state.hot.rpc_resp_sent -= 1;
-        let mut error = HgError::from(error);
-        if let Some(Op::Response(answer)) = state.ops.get_mut(op) {
-            let (token, met) = answer.withdraw(not_receiving);
-            error = met.unwrap_or(error);
-            if token.is_some() {
-                state.tokens -= 1;
-            }
-            let (_, gone) = state.settle(op);
-            drop(state);
-            drop((token, gone));
-        }
-        Err(error)
     }
 }
