@@ -33,12 +33,13 @@
 //!
 //! At the origin: `origin/forward.rs` encodes the arguments into the transport's send buffer
 //! through `hg/src/origin/forward.rs`, which posts the receive for the reply and sends; the caller
-//! suspends on an [`ult::Eventual`] (or parks, if it is an OS thread).
+//! polls for a while or suspends on an [`ult::Eventual`] (`polling/callers.rs`), or parks, if it is
+//! an OS thread.
 //!
 //! At the target: the transport (`na/sm/src`, `na/tcp/src`) delivers; `polling/driver.rs`,
 //! a ULT that polls whenever its execution stream has nothing better to do, passes the request to
 //! `dispatch/run_handler.rs`, which makes a ULT in the pool of the RPC. That ULT decodes arguments,
-//! runs the handler, and answers through `dispatch/respond.rs`.
+//! runs the handler, and answers.
 //!
 //! Back at the origin `polling/driver.rs` sets the eventual, and `operation/call.rs` decodes the
 //! reply.

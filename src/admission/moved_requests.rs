@@ -1,6 +1,6 @@
 //! Requests that were left to other ULTs: the handler has ended, and its [`Handle`](crate::Handle)
-//! is somewhere else. They stay in hand until they are answered (`respond.rs`); this table finds
-//! them when the instance ends.
+//! is somewhere else. They stay in hand until they are answered (`error_response.rs`); this
+//! table finds them when the instance ends.
 //!
 //! A request that its handler answers never comes here.
 

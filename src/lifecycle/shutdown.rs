@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::admission::moved_requests::CLOSING;
-use crate::dispatch::run_handler;
+use crate::dispatch::admit;
 use crate::elastic::RuntimeOwner;
 use crate::instance::callbacks::CallbackStage;
 use crate::instance::inner::Inner;
@@ -222,7 +222,7 @@ fn run(inner: &Arc<Inner>) {
     shutdown.signal.end();
     forget_address(inner);
     tell_apart(inner, || LifeEvent::Finalizing);
-    run_handler::refuse_waiting(inner);
+    admit::refuse_waiting(inner);
     end_children(inner);
     shutdown.drain(&inner.log);
     inner.cancels.close();

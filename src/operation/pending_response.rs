@@ -1,7 +1,7 @@
 //! An answer that a caller waits for: its end, and what may bring that about.
 //!
-//! Answers that no caller waits for, as nearly all are, have none of this: see `respond.rs`. As
-//! with a [`Call`](crate::operation::call::Call), the RPC layer has one count of an
+//! Answers that no caller waits for, as nearly all are, have none of this: see `run_handler.rs`.
+//! As with a [`Call`](crate::operation::call::Call), the RPC layer has one count of an
 //! [`PendingResponse`], as the token of its operation, and ends it once, on the progress ULT; the
 //! waiting caller has the other one. Code that ends it early first notes the reason, and then
 //! cancels the operation.

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use hg::ForwardOptions;
 use na::shared::{Shared, UninitShared};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -108,7 +109,8 @@ impl Instance {
             });
         });
         let (call, token) = UninitShared::new().fill_pair(Call::with_extra(bounds, Some(at_end)));
-        let op = self.start(rpc, CallInfo { rpc: name, to, term }, args, token)?;
+        let site = CallInfo { rpc: name, to, term };
+        let op = self.start(ForwardOptions::default(), rpc, site, args, token)?;
         Call::set_alarm(&call, self.inner(), op);
         Call::tie(&call, self.inner(), op, to);
         Ok(Call::canceler(&call, self.inner(), op, to))

@@ -113,7 +113,7 @@ impl Instance {
             false => UninitShared::new().fill_pair(Call::waited_for()),
             true => UninitShared::new().fill_pair(Call::waited_for_within(bounds)),
         };
-        let op = self.start_with(options, rpc, site, args, token)?;
+        let op = self.start(options, rpc, site, args, token)?;
         if is_tied {
             Call::tie(&call, self.inner(), op, site.to);
         }
@@ -128,21 +128,10 @@ impl Instance {
         Ok(flying)
     }
 
-    /// Starts a call, which ends through `call`; not if this returns an error.
+    /// Starts a call, which ends through `call`; not if this returns an error. The shard at the
+    /// target is that of the provider handle.
     #[inline]
     pub(crate) fn start<A: Serialize, R>(
-        &self,
-        rpc: Rpc<A, R>,
-        site: CallInfo<'_>,
-        args: &A,
-        call: Shared<Call>,
-    ) -> Result<OpRef, ForwardError> {
-        self.start_with(ForwardOptions::default(), rpc, site, args, call)
-    }
-
-    /// Starts a call with options; the shard at the target is that of the provider handle.
-    #[inline]
-    pub(crate) fn start_with<A: Serialize, R>(
         &self,
         options: ForwardOptions,
         rpc: Rpc<A, R>,

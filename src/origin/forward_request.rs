@@ -105,7 +105,7 @@ impl Instance {
         };
         let (call, token) = UninitShared::new().fill_pair(call);
         let site = CallInfo { rpc: rpc.name(), to, term };
-        let op = self.start_with(options, rpc, site, args, token)?;
+        let op = self.start(options, rpc, site, args, token)?;
         // Nobody may ever look at it.
         Call::set_alarm(&call, self.inner(), op);
         Call::tie(&call, self.inner(), op, to);

@@ -9,8 +9,8 @@
 //! |---|---|
 //! | limits of the caller: its own, inherited ones, a token | `CallLimits` (`operation/deadline.rs`) |
 //! | the call, shared with the RPC layer | `Call` (`operation/call.rs`), `Token` (`operation/token.rs`) |
-//! | encode and send | `Instance::start_with` (`forward.rs`) |
-//! | wait: poll for a while, then suspend | `Inner::stand_in` (`polling/callers.rs`), `Inner::wait_for` (`polling/unwinding.rs`) |
+//! | encode and send | `Instance::start` (`forward.rs`) |
+//! | wait: poll for a while, then suspend | `Inner::stand_in`, `Inner::wait_for` (`polling/callers.rs`) |
 //! | end by a reply, or by the death of the peer | the sink of `polling/driver.rs`, `Call::complete` |
 //! | end by a deadline | `Call::time_out`, called by the caller or a `DeadlineTimer` |
 //! | end by a cancel | `Call::cancel`, called by a `CallGuard`, a `Canceler` or a `CancelLink` |

@@ -1,4 +1,4 @@
-//! Callers that poll in the stead of the progress ULT.
+//! Callers that wait, and poll in the stead of the progress ULT where that helps.
 //!
 //! A ULT that waits for its call suspends, and the progress ULT takes the answer in and wakes it.
 //! Where the two are alone on their execution stream, that is two switches for nothing: the caller
@@ -12,6 +12,16 @@
 //! switch that comes after some 50 us at the latest, also if the caller goes on with call after
 //! call.
 //!
+//! # Destructors of a ULT that unwinds
+//!
+//! Such a ULT cannot suspend: the count of panics is the thread's. It blocks its execution stream,
+//! and if the progress ULT lives there, nothing would ever end the wait: a guard that gives back a
+//! lock by a call would hang its whole instance. So the waiting ULT does what progress would do.
+//! Progress is in no poll then, because it shares the thread and does not run. Nothing else runs
+//! there until the wait is over: no handler either, so a call to a handler of the same execution
+//! stream ends by its deadline, or not at all. With less stack than a poll may need
+//! ([`STACK_BYTES`]) nothing is polled, and the wait blocks until something else ends it.
+//!
 //! # Who may touch what
 //!
 //! | state | owner |
@@ -20,8 +30,10 @@
 //! | the rest | that thread |
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use hg::Core;
+use ult::Eventual;
 
 use crate::instance::inner::Inner;
 use crate::operation::token::Token;
@@ -35,9 +47,11 @@ const LOOKS_PER_TURN: u32 = 8;
 const TURNS_PER_POLL: u32 = 24;
 /// Stack that a poll may need: it makes ULTs, logs, and tells monitors. Code that is not optimised
 /// needs more.
-pub(crate) const STACK_BYTES: usize = if cfg!(debug_assertions) { 48 } else { 24 } * 1024;
+const STACK_BYTES: usize = if cfg!(debug_assertions) { 48 } else { 24 } * 1024;
 /// Runnable on this execution stream, if nothing else is: the progress ULT.
 const PROGRESS_ALONE: usize = 1;
+/// Polls in a row that find nothing before the processor is offered to other threads.
+const POLLS_PER_YIELD: u32 = 64;
 
 impl Inner {
     /// The caller is about to wait until `is_over`. If it is a ULT beside which nothing but the
@@ -54,6 +68,47 @@ impl Inner {
         {
             stand_in(self, &shard.core, progress, is_over);
         }
+    }
+
+    /// Waits until `done`, which progress sets; `false`: it was not at `until`.
+    #[inline]
+    pub(crate) fn wait_for<T>(
+        self: &Arc<Self>,
+        done: &Eventual<T>,
+        until: Option<Instant>,
+    ) -> bool {
+        if std::thread::panicking() {
+            self.bring_on(&|| done.is_ready(), until);
+        }
+        match until {
+            Some(until) => done.wait_ready_deadline(until),
+            None => {
+                done.wait_ready();
+                true
+            }
+        }
+    }
+
+    /// Waits for the end of an operation until `until`, and polls meanwhile where that is of use.
+    /// If `due` comes before, the operation is given up, and the end that follows is waited for.
+    #[inline]
+    pub(crate) fn wait_for_end<T>(
+        self: &Arc<Self>,
+        done: &Eventual<T>,
+        until: Option<Instant>,
+        due: impl FnOnce() -> Option<Instant>,
+        give_up: impl FnOnce(),
+    ) -> bool {
+        if !done.is_ready() && until.is_none_or(|until| until > Instant::now()) {
+            self.stand_in(&|| done.is_ready());
+        }
+        if let Some(due) = due().filter(|due| until.is_none_or(|until| *due <= until)) {
+            if self.wait_for(done, Some(due)) {
+                return true;
+            }
+            give_up();
+        }
+        self.wait_for(done, until)
     }
 }
 
@@ -99,6 +154,41 @@ fn look(core: &Core<Token>, progress: &Progress) -> bool {
         }
     }
     true
+}
+
+// Destructors of a ULT that unwinds.
+
+impl Inner {
+    /// In a destructor of a ULT that unwinds: polls for the shards whose progress it holds up,
+    /// until `is_over` or `until`.
+    #[cold]
+    pub(crate) fn bring_on(self: &Arc<Self>, is_over: &dyn Fn() -> bool, until: Option<Instant>) {
+        let Some(xstream) = self.runtime.index_here() else { return };
+        let held_up: Vec<_> = self
+            .shards
+            .iter()
+            .filter_map(|shard| Some((&shard.core, shard.progress.get()?)))
+            .filter(|(_, progress)| progress.xstream() == xstream && !progress.is_caller())
+            .collect();
+        if held_up.is_empty() || ult::stack_left() < STACK_BYTES || self.is_forked() {
+            return;
+        }
+        let mut idle = 0;
+        while !is_over() && until.is_none_or(|until| Instant::now() < until) {
+            let mut found = 0;
+            for (core, progress) in &held_up {
+                if progress.is_stopping() {
+                    core.close();
+                }
+                found += poll(self, core);
+            }
+            idle = if found > 0 { 0 } else { idle + 1 };
+            if idle >= POLLS_PER_YIELD {
+                idle = 0;
+                std::thread::yield_now();
+            }
+        }
+    }
 }
 
 #[cfg(test)]

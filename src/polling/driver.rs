@@ -591,7 +591,8 @@ mod tests {
         let at_end = Box::new(|_| panic!("on the progress ULT"));
         let (_call, token) =
             UninitShared::new().fill_pair(Call::with_extra(CallLimits::default(), Some(at_end)));
-        client.start(PING, CallInfo { rpc: "ping", to: &target, term: None }, &(), token).unwrap();
+        let site = CallInfo { rpc: "ping", to: &target, term: None };
+        client.start(hg::ForwardOptions::default(), PING, site, &(), token).unwrap();
         let error = held.wait_timeout(PATIENCE).unwrap().unwrap_err();
         assert!(matches!(error, ForwardError::Closing { .. }), "{error}");
         client.wait_for_finalize().unwrap();

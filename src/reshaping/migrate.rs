@@ -11,8 +11,8 @@ use margo_config::Shards;
 use ult::{Eventual, PoolRef};
 
 use crate::InstanceLayout;
+use crate::dispatch::admit;
 use crate::dispatch::registered_rpc::RegisteredRpc;
-use crate::dispatch::run_handler;
 use crate::progress::control::MoveError;
 use crate::support::own_rpcs;
 use crate::{ElasticityError, PoolInfo, PoolKey, ProviderId, Rpc};
@@ -154,7 +154,7 @@ impl InstanceLayout<'_> {
             let private = |entry: &&RegisteredRpc| entry.pool.access() == ult::Access::Private;
             let of = registration.data_as::<RegisteredRpc>().filter(private);
             found = found.or_else(|| of.map(|entry| entry.pool.clone()));
-            run_handler::let_go(self.inner(), registration);
+            admit::let_go(self.inner(), registration);
         }
         found
     }

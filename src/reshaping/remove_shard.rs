@@ -11,8 +11,8 @@ use margo_config::Shards;
 use prim::sync::lock;
 
 use crate::InstanceLayout;
+use crate::dispatch::admit;
 use crate::dispatch::registered_rpc::RegisteredRpc;
-use crate::dispatch::run_handler;
 use crate::support::log::log;
 use crate::{ElasticityError, PoolInfo};
 
@@ -117,7 +117,7 @@ impl InstanceLayout<'_> {
             let entry = registration.data_as::<RegisteredRpc>();
             let with_part = entry.filter(|entry| usize::from(entry.parts) > shard);
             users.extend(with_part.map(|entry| format!("a part of provider {}", entry.provider)));
-            run_handler::let_go(self.inner(), registration);
+            admit::let_go(self.inner(), registration);
         }
         users.sort();
         users.dedup();

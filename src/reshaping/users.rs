@@ -3,8 +3,8 @@
 use hg::Registration;
 use ult::{PoolRef, XstreamRef};
 
+use crate::dispatch::admit;
 use crate::dispatch::registered_rpc::RegisteredRpc;
-use crate::dispatch::run_handler;
 use crate::instance::inner::Inner;
 use crate::support::own_rpcs;
 
@@ -54,7 +54,7 @@ impl Inner {
         let mut found = Vec::new();
         for registration in self.core.registrations() {
             found.extend(name(&registration));
-            run_handler::let_go(self, registration);
+            admit::let_go(self, registration);
         }
         found.sort();
         found

@@ -7,7 +7,7 @@
 //! | goes on, and waits, polls or awaits later | [`Handle::irespond`] |
 //! | goes on, and is called back | [`Handle::crespond`] |
 //!
-//! All answer in the same way (`respond.rs`); `pending_response.rs` has the object that they
+//! All answer in the same way (`run_handler.rs`); `pending_response.rs` has the object that they
 //! wait for, and how it ends. An answer whose request is dropped or forgotten goes on
 //! all the same: there is no other one, and its origin waits for it.
 

@@ -7,17 +7,15 @@ use std::sync::Arc;
 use hg::ProviderId;
 use margo_config::Admission;
 use na::shared::Shared;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{PoolRef, Priority};
 
 use crate::admission::gates::Internal;
-use crate::dispatch::registered_rpc::Run;
+use crate::dispatch::run_handler::decoding;
 use crate::instance::reply::Reply;
 use crate::serving::provider_rpcs::ProviderRpcs;
 use crate::serving::register::Options;
 use crate::serving::respondable::Respondable;
-use crate::support::log::log;
 use crate::{Handle, Instance, NoResponse, RegisterError, Rpc};
 
 /// Collects how an RPC is to be served; one of the methods that take the handler registers it.
@@ -210,12 +208,7 @@ where
         let Self { instance, rpc, options, rpcs, .. } = self;
         let id = rpc.id(options.provider);
         let options = Options { one_way: rpc.is_one_way(), ..options };
-        let run: Arc<Run> = Arc::new(move |reply: &mut Shared<Reply>| {
-            if let Some(args) = Reply::decode::<A>(reply) {
-                run(reply, args);
-            }
-        });
-        instance.register_entry(rpc.name(), id, options, run, rpcs)
+        instance.register_entry(rpc.name(), id, options, decoding(run), rpcs)
     }
 }
 
@@ -253,7 +246,7 @@ where
         self.run(move |reply, args| {
             let handle = Handle::new(args, Shared::clone_sole(reply));
             let result = handler(&handle);
-            answer(reply, &result);
+            reply.returned(&result);
         })
     }
 
@@ -271,7 +264,7 @@ where
         self.run(move |reply, args| {
             let handle = Handle::new(args, Shared::clone_sole(reply));
             let result = handler(&object, &handle);
-            answer(reply, &result);
+            reply.returned(&result);
         })
     }
 
@@ -285,7 +278,7 @@ where
         R: Respondable,
         F: Fn(A) -> R + Send + Sync + 'static,
     {
-        self.run(move |reply, args| answer(reply, &function(args)))
+        self.run(move |reply, args| reply.returned(&function(args)))
     }
 
     /// As [`function`](Self::function), with a method of the provider's object: for what
@@ -297,7 +290,7 @@ where
         F: Fn(&T, A) -> R + Send + Sync + 'static,
     {
         let object = self.object.clone();
-        self.run(move |reply, args| answer(reply, &method(&object, args)))
+        self.run(move |reply, args| reply.returned(&method(&object, args)))
     }
 
     /// As [`dispatch`](Self::dispatch), for methods that look at the request.
@@ -311,19 +304,8 @@ where
         self.run(move |reply, args| {
             let handle = Handle::new((), Shared::clone_sole(reply));
             let result = method(&object, args, &handle);
-            answer(reply, &result);
+            reply.returned(&result);
         })
-    }
-}
-
-/// Answers with the value that a handler returned, unless it has answered itself.
-pub(crate) fn answer<R: Serialize>(reply: &Reply, result: &R) {
-    match reply.respond(result) {
-        Ok(()) | Err(crate::RespondError::Answered { .. }) => {}
-        Err(error) => {
-            let log = &reply.instance().inner().log;
-            log!(log, DEBUG, %error, "what a handler returned was not sent");
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! The object of a part is made, used and dropped on one OS thread, so that it needs neither locks
 //! nor atomics: a started ULT never changes its thread, and whoever asks for the object on another
 //! thread does not get it. A request that names a part goes to the pool of that part's shard
-//! (`dispatch/run_handler.rs`).
+//! (`dispatch/admit.rs`).
 //!
 //! | state | touched by |
 //! |---|---|
@@ -21,7 +21,6 @@ use serde::de::DeserializeOwned;
 use ult::{JoinError, PoolRef, Runtime, SpawnError};
 
 use crate::origin::sharded_handle::PARTS;
-use crate::serving::serve::answer;
 use crate::serving::shard_place::ShardPlace;
 use crate::support::parts::PARTS_MAX;
 use crate::support::thread_number::thread_number;
@@ -403,7 +402,7 @@ where
     {
         let objects = self.object().clone();
         self.run(move |reply, args| match objects.here() {
-            Some(object) => answer(reply, &function(object, args)),
+            Some(object) => reply.returned(&function(object, args)),
             None => _ = reply.fail(ReturnCode::OtherError, AWAY),
         })
     }
@@ -423,7 +422,7 @@ where
             Some(object) => {
                 let handle = Handle::new(args, Shared::clone_sole(reply));
                 let result = handler(object, &handle);
-                answer(reply, &result);
+                reply.returned(&result);
             }
             None => _ = reply.fail(ReturnCode::OtherError, AWAY),
         })

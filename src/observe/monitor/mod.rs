@@ -8,7 +8,7 @@
 //! | end | hooks | called in |
 //! |---|---|---|
 //! | origin | `origin.rs` | `forward.rs`, `driver.rs`, `call.rs` |
-//! | target | `target.rs` | `run_handler.rs`, `respond.rs`, `driver.rs` |
+//! | target | `target.rs` | `run_handler.rs`, `error_response.rs`, `admit.rs`, `driver.rs` |
 //! | bulk | `transfer.rs` | `bulk/transfer.rs`, `driver.rs` |
 //!
 //! One byte decides, when a call begins, whether it has a span. Every call reads that byte: while

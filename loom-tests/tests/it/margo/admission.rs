@@ -259,7 +259,7 @@ impl Gates {
     }
 }
 
-/// The way of `run_handler.rs` through the gates of an RPC and of its pool, where one waits, too.
+/// The way of `admit.rs` through the gates of an RPC and of its pool, where one waits, too.
 #[test]
 fn two_gates_in_a_row_forget_nobody() {
     enum Next {
