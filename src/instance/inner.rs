@@ -355,6 +355,14 @@ impl InstanceNetwork<'_> {
         self.inner().resolved.listen
     }
 
+    /// Returns the bytes of encoded arguments that travel in the request itself
+    /// (`margo.eager_size`); the target fetches longer ones.
+    ///
+    /// Counterpart: `HG_Class_get_input_eager_size`.
+    pub fn eager_bytes(&self) -> usize {
+        self.inner().core.input_eager_bytes()
+    }
+
     /// Returns how bulk data moves on this transport, in words; for people.
     pub fn bulk_path(&self) -> String {
         self.inner().core.endpoint().bulk_path()

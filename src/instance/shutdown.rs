@@ -23,6 +23,8 @@ pub(crate) fn own_grace(grace: Duration) -> Duration {
 pub(crate) struct Shutdown {
     /// Closed when shutdown has begun.
     handlers: HandlersInHand,
+    /// Shutdown has begun.
+    begun: Eventual<()>,
     /// Shutdown has begun and no handler is in hand.
     drained: Eventual<()>,
     grace: Duration,
@@ -42,6 +44,7 @@ impl Shutdown {
         Self {
             progressing: AtomicUsize::new(progressing),
             handlers: HandlersInHand::new(),
+            begun: Eventual::new(),
             drained: Eventual::new(),
             grace,
             network_closed: Eventual::new(),
@@ -97,10 +100,17 @@ impl Shutdown {
     /// Begins; `false`: it had begun.
     pub(crate) fn begin(&self) -> bool {
         let is_first = self.handlers.close();
+        // Not before the handlers are closed: who is told so may look.
+        let _ = self.begun.set(());
         if is_first && self.handlers.are_none() {
             self.tell_drained();
         }
         is_first
+    }
+
+    /// The event that is set when shutdown begins.
+    pub(crate) fn begun(&self) -> &Eventual<()> {
+        &self.begun
     }
 
     /// Returns two events; once either has come, no poll gives anything back any more.

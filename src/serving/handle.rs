@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use hg::{ProviderId, ReturnCode, RpcId};
 use na::shared::Shared;
+use ult::Eventual;
 
 use crate::instance::reply::Reply;
 use crate::observe::trace::TraceContext;
@@ -216,6 +217,36 @@ impl<A, R> Handle<A, R> {
     /// ```
     pub fn cancel_token(&self) -> CancelToken {
         self.reply().cancel_token().clone()
+    }
+
+    /// The event that is set when this instance begins to shut down: for handlers whose answer may
+    /// take as long as the service runs, such as those that wait for something to be told. The
+    /// shutdown waits for them, for its grace period
+    /// ([`InstanceBuilder::grace`](crate::InstanceBuilder::grace)), unless they answer then.
+    ///
+    /// ```
+    /// use margo::{Instance, Rpc};
+    ///
+    /// const NEXT_CHANGE: Rpc<(), Option<String>> = Rpc::new("next_change");
+    ///
+    /// let service = Instance::builder("na+sm://").start()?;
+    /// let (changes, changed) = ult::channel::unbounded::<String>();
+    /// service.register(NEXT_CHANGE, move |handle| {
+    ///     let answer = match ult::wait_any(&[&changed, handle.closing()], None) {
+    ///         Some(0) => changed.recv().ok(),
+    ///         _ => None, // ask another one
+    ///     };
+    ///     let _ = handle.respond(&answer);
+    /// })?;
+    /// let target = service.self_addr().into();
+    /// let waiting = service.rpc(NEXT_CHANGE, &target, &()).start()?;
+    /// # while service.monitoring().stats().requests_received == 0 { std::thread::yield_now(); }
+    /// service.finalize_and_wait()?; // at once
+    /// # drop((waiting, changes));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn closing(&self) -> &Eventual<()> {
+        self.instance().inner().shutdown.begun()
     }
 
     /// Returns whether the answer is not waited for any more: [`cancel_token`](Self::cancel_token)

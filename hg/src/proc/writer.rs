@@ -198,6 +198,15 @@ impl Writer {
         self.len() == 0
     }
 
+    /// Takes back what was written behind the first `len` bytes, if there is more.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        match &mut self.overflow {
+            Some(all) => all.truncate(len),
+            None => self.at = self.at.min(self.start + len),
+        }
+    }
+
     /// Replaces bytes that were written before.
     ///
     /// # Panics

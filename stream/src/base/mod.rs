@@ -1,6 +1,8 @@
-//! What all of the crate uses: the definition of a stream, and the shape of its items.
+//! What all of the crate uses: the definition of a stream, the shape of its items, names of RPCs.
 //!
 //! Imports nothing of this crate. Read `definition.rs`, then `schema.rs`.
 
 pub(crate) mod definition;
+pub(crate) mod names;
+pub(crate) mod random;
 pub(crate) mod schema;

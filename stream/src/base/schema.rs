@@ -1,12 +1,12 @@
 //! A number for the shape of a type, which two programs compare when they connect.
 
 use std::any::TypeId;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::Hasher;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use serde::de::DeserializeOwned;
-use serde_reflection::{Samples, Tracer, TracerConfig};
+use serde_reflection::{Error, Samples, Tracer, TracerConfig};
 use twox_hash::XxHash64;
 
 /// The shape of a type that says nothing of itself: it fits any.
@@ -28,11 +28,36 @@ pub(crate) fn fits(one: u64, other: u64) -> bool {
     one == other || one == UNKNOWN || other == UNKNOWN
 }
 
+/// The most passes for one type, in each of which one more variant of its enums is seen.
+const PASSES_MAX: usize = 256;
+
 fn traced<T: DeserializeOwned>() -> Option<u64> {
-    let mut tracer = Tracer::new(TracerConfig::default());
-    let samples = Samples::new();
-    let (format, _) = tracer.trace_type::<T>(&samples).ok()?;
-    let registry = tracer.registry().ok()?;
+    // The enums inside, which have to be asked for by their names.
+    let mut enums = BTreeSet::<String>::new();
+    let (format, registry) = loop {
+        let mut tracer = Tracer::new(TracerConfig::default());
+        let samples = Samples::new();
+        let mut format = tracer.trace_type::<T>(&samples).ok()?.0;
+        for _ in 0..PASSES_MAX {
+            // All of them: each is let go on by this.
+            let left = enums.iter().filter(|it| tracer.check_incomplete_enum(it).is_some());
+            if left.count() == 0 {
+                break;
+            }
+            format = tracer.trace_type::<T>(&samples).ok()?.0;
+        }
+        match tracer.registry() {
+            Ok(registry) => break (format, registry),
+            Err(Error::MissingVariants(names)) => {
+                let known = enums.len();
+                enums.extend(names);
+                if enums.len() == known {
+                    return None;
+                }
+            }
+            Err(_) => return None,
+        }
+    };
     let mut hash = XxHash64::with_seed(0);
     hash.write(format!("{format:?} {registry:?}").as_bytes());
     Some(hash.finish().max(1))
@@ -54,7 +79,14 @@ mod tests {
     #[derive(Serialize, Deserialize)]
     enum Kind {
         Begin,
-        End { code: i32 },
+        End { code: i32, why: Option<Why> },
+        Middle(Why),
+    }
+
+    #[derive(Serialize, Deserialize)]
+    enum Why {
+        Done,
+        Signal(u8),
     }
 
     mod other {

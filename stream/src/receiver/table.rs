@@ -1,0 +1,557 @@
+//! The senders of a stream, and its end.
+//!
+//! | state | touched by | under |
+//! |---|---|---|
+//! | `Table::senders` | handlers that open, end or lose a session; the receiver | its lock |
+//! | `Session::state` | handlers of that sender's batches, and whoever acknowledges them | its lock |
+//! | `Table::outcome` | the first who sets it | anybody |
+//!
+//! The lock of the senders is taken before that of a session. No answer is sent under either: what is
+//! to be answered is collected, and sent when they are given back.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use margo::bulk_memory::BulkBuffer;
+use margo::{Handle, Instance};
+use parking_lot::Mutex;
+use ult::Eventual;
+use ult::channel;
+
+use crate::error::StreamError;
+use crate::receiver::session::{Arrived, BatchRef, Order};
+use crate::spec::{Acknowledge, OnLoss, ReceiveSpec};
+use crate::wire::{Head, Refusal, SessionId, Taken};
+
+/// Whom the answer of a batch is owed to.
+pub(super) type Owed = Handle<(), Taken>;
+
+/// What has arrived of a batch.
+pub(super) enum Payload {
+    /// Items, encoded one behind the other.
+    Items(Vec<u8>),
+    /// Items that were fetched: so many bytes of the buffer.
+    Fetched(BulkBuffer, usize),
+    /// One item, and its data: so many bytes of the buffer.
+    Data(Vec<u8>, BulkBuffer, usize),
+}
+
+/// A batch on its way to the program.
+pub(crate) struct Delivered {
+    pub(super) session: Arc<Session>,
+    pub(super) arrived: Arrived<Owed, Payload>,
+}
+
+/// One stream, as its receiver knows it.
+pub(crate) struct Table {
+    pub(super) stream: &'static str,
+    pub(super) spec: ReceiveSpec,
+    pub(super) schema: u64,
+    /// Bounded by the credit of the senders.
+    pub(super) queue: channel::Sender<Delivered>,
+    senders: Mutex<Senders>,
+    /// How the stream has ended: set before the queue is closed.
+    outcome: OnceLock<Result<(), StreamError>>,
+    /// Set when the stream has ended, for those who wait for a sender that comes back.
+    over: Eventual<()>,
+    pub(super) buffers: Buffers,
+    pub(super) counts: Counts,
+}
+
+#[derive(Default)]
+struct Senders {
+    by_name: BTreeMap<String, Arc<Session>>,
+    /// Sessions with a connection, by the number of that.
+    by_id: HashMap<u64, Arc<Session>>,
+    /// Senders by endpoint.
+    at: BTreeMap<usize, usize>,
+    ended: usize,
+}
+
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) items: AtomicU64,
+    pub(super) batches: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    pub(super) lost: AtomicU64,
+}
+
+/// What a receiver knows of one sender.
+pub(crate) struct Session {
+    pub(super) name: String,
+    pub(super) endpoint: usize,
+    pub(super) state: Mutex<SessionState>,
+}
+
+pub(super) struct SessionState {
+    pub(super) order: Order<Owed, Payload>,
+    life: u64,
+    status: Status,
+    address: String,
+    connection: Arc<Connection>,
+    /// Items that the program was given.
+    pub(super) given: u64,
+    /// Batches that the program has taken and not committed.
+    uncommitted: BTreeMap<u64, (BatchRef, Owed)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Status {
+    Live,
+    /// Its connection is gone, and it may come back.
+    Gone,
+    /// All of its items have arrived, or it is not waited for any more.
+    Ended,
+}
+
+/// One connection of a session.
+pub(super) struct Connection {
+    pub(super) id: SessionId,
+    /// Set when the sender holds it.
+    pub(super) held: Eventual<()>,
+    /// Set when the session is over, or has another connection.
+    pub(super) over: Eventual<Taken>,
+}
+
+impl Connection {
+    fn new() -> Arc<Self> {
+        let (held, over) = (Eventual::new(), Eventual::new());
+        Arc::new(Self { id: SessionId(crate::base::random::number()), held, over })
+    }
+}
+
+/// The sender that opens a session.
+pub(super) struct Opener {
+    pub(super) name: String,
+    pub(super) life: u64,
+    pub(super) resumes: bool,
+    pub(super) from: u64,
+    pub(super) endpoint: usize,
+    pub(super) address: String,
+}
+
+/// A session that was opened.
+pub(super) struct OpenSession {
+    pub(super) session: Arc<Session>,
+    pub(super) connection: Arc<Connection>,
+    pub(super) next: u64,
+    pub(super) acknowledged: u64,
+}
+
+impl Table {
+    pub(super) fn new(
+        stream: &'static str,
+        spec: ReceiveSpec,
+        schema: u64,
+        queue: channel::Sender<Delivered>,
+    ) -> Self {
+        let table = Self {
+            stream,
+            spec,
+            schema,
+            queue,
+            senders: Mutex::default(),
+            outcome: OnceLock::new(),
+            over: Eventual::new(),
+            buffers: Buffers::default(),
+            counts: Counts::default(),
+        };
+        if table.spec.senders == 0 {
+            table.end(Ok(()));
+        }
+        table
+    }
+
+    /// How the stream has ended; `None`: it goes on.
+    pub(super) fn outcome(&self) -> Option<&Result<(), StreamError>> {
+        self.outcome.get()
+    }
+
+    pub(super) fn over(&self) -> &Eventual<()> {
+        &self.over
+    }
+
+    pub(super) fn session(&self, id: SessionId) -> Option<Arc<Session>> {
+        self.senders.lock().by_id.get(&id.0).cloned()
+    }
+
+    /// The session with that connection.
+    pub(super) fn connection(&self, id: SessionId) -> Option<(Arc<Session>, Arc<Connection>)> {
+        let session = self.session(id)?;
+        let connection = session.state.lock().connection.clone();
+        (connection.id == id).then_some((session, connection))
+    }
+
+    /// A sender comes, or comes back.
+    pub(super) fn open(&self, opener: Opener) -> Result<OpenSession, Refusal> {
+        if let Some(outcome) = self.outcome() {
+            return Err(refusal(outcome));
+        }
+        let mut senders = self.senders.lock();
+        let Some(session) = senders.by_name.get(&opener.name).cloned() else {
+            return self.open_new(&mut senders, opener);
+        };
+        let mut state = session.state.lock();
+        let comes_back = state.life == opener.life;
+        match state.status {
+            Status::Ended => return Err(Refusal::Open("it has ended, or was given up".to_owned())),
+            Status::Live if !comes_back => return Err(Refusal::InUse),
+            Status::Live | Status::Gone => {}
+        }
+        let next = state.order.next();
+        if !comes_back && !opener.resumes && next > 0 {
+            return Err(Refusal::Open(format!(
+                "a sender of this name has sent {next} items, and another process is to go on; it \
+                 says so by SendSpec::resumes, and begins behind them"
+            )));
+        }
+        check_from(opener.from, next)?;
+        let old = state.order.reconnect();
+        let connection = Connection::new();
+        let replaced = std::mem::replace(&mut state.connection, connection.clone());
+        (state.life, state.status, state.address) = (opener.life, Status::Live, opener.address);
+        let acknowledged = state.order.acknowledged();
+        drop(state);
+        senders.by_id.remove(&replaced.id.0);
+        senders.by_id.insert(connection.id.0, session.clone());
+        drop(senders);
+        let _ = replaced.over.set(Err(Refusal::NoSession));
+        answer_all(old, &Err(Refusal::NoSession));
+        Ok(OpenSession { session, connection, next, acknowledged })
+    }
+
+    fn open_new(&self, senders: &mut Senders, opener: Opener) -> Result<OpenSession, Refusal> {
+        let Opener { name, life, from, endpoint, address, .. } = opener;
+        let (there, all) = (senders.by_name.len(), self.spec.senders);
+        if there >= all {
+            return Err(Refusal::Open(format!("it has its {all} senders already")));
+        }
+        if !self.spec.senders_at.is_empty() {
+            let there = senders.at.get(&endpoint).copied().unwrap_or(0);
+            let all = self.spec.senders_at.get(&endpoint).copied().unwrap_or(0);
+            if there >= all {
+                return Err(Refusal::Open(format!("this endpoint has its {all} senders already")));
+            }
+        }
+        let next = self.spec.resume_at.get(&name).copied().unwrap_or(0);
+        check_from(from, next)?;
+        let connection = Connection::new();
+        let state = SessionState {
+            order: Order::new(self.spec.credit_bytes, next),
+            life,
+            status: Status::Live,
+            address,
+            connection: connection.clone(),
+            given: next,
+            uncommitted: BTreeMap::new(),
+        };
+        let session = Arc::new(Session { name: name.clone(), endpoint, state: Mutex::new(state) });
+        *senders.at.entry(endpoint).or_default() += 1;
+        senders.by_name.insert(name, session.clone());
+        senders.by_id.insert(connection.id.0, session.clone());
+        Ok(OpenSession { session, connection, next, acknowledged: next })
+    }
+
+    /// Takes credit for a batch whose bytes are going to be fetched; returns the number of the
+    /// connection.
+    pub(super) fn reserve(
+        &self,
+        session: &Arc<Session>,
+        head: &Head,
+        bytes: u64,
+    ) -> Result<u32, Refusal> {
+        let mut state = session.state.lock();
+        state.check(head.session)?;
+        let reserved = state.order.reserve(bytes);
+        let connection = state.order.connection();
+        drop(state);
+        reserved.map(|()| connection).map_err(|what| self.breach(session, what))
+    }
+
+    /// Whether the stream goes on. Under the lock of a session: what that session is owed from then on
+    /// is told of the end ([`end`](Self::end)).
+    fn check_open(&self) -> Result<(), Refusal> {
+        match self.outcome() {
+            Some(outcome @ Err(_)) => Err(refusal(outcome)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn unreserve(&self, session: &Session, connection: u32, bytes: u64) {
+        session.state.lock().order.refuse(connection, bytes);
+    }
+
+    /// A batch is here, with the credit that was taken for it.
+    pub(super) fn arrive(
+        &self,
+        session: &Arc<Session>,
+        head: Head,
+        (connection, bytes): (u32, u64),
+        payload: Payload,
+        owed: Owed,
+    ) {
+        let Some(end) = head.first.checked_add(u64::from(head.count)) else {
+            let refusal = self.breach(session, "items are numbered beyond all numbers".to_owned());
+            answer_all([owed], &Err(refusal));
+            return;
+        };
+        let (mut due, mut refused) = (Vec::new(), Vec::new());
+        let mut state = session.state.lock();
+        if let Err(refusal) = self.check_open().and_then(|()| state.check(head.session)) {
+            drop(state);
+            answer_all([owed], &Err(refusal));
+            return;
+        }
+        let said = match head.is_last {
+            true => state.order.end_at(end),
+            false => Ok(()),
+        };
+        let first = head.first;
+        let arrived = Arrived { first, skip: 0, end, bytes, connection, answer: owed, payload };
+        let hand_out = |arrived: Arrived<Owed, Payload>| {
+            let sent = self.queue.send(Delivered { session: session.clone(), arrived });
+            // It is closed: the stream is over.
+            refused.extend(sent.map_err(|unsent| unsent.0.arrived.answer).err());
+        };
+        let done = match said {
+            Err(what) => Err((arrived.answer, what)),
+            Ok(()) => state.order.arrive(arrived, hand_out, |answer| due.push(answer)),
+        };
+        let has_ended = state.order.has_ended();
+        drop(state);
+        answer_all(due, &Ok(()));
+        if let Some(outcome) = self.outcome() {
+            answer_all(refused, &Err(refusal(outcome)));
+        }
+        if let Err((owed, what)) = done {
+            answer_all([owed], &Err(self.breach(session, what)));
+        } else if has_ended {
+            self.sender_ended(session);
+        }
+    }
+
+    /// All items of a sender have arrived, or it is not waited for any more.
+    fn sender_ended(&self, session: &Session) {
+        let mut senders = self.senders.lock();
+        let mut state = session.state.lock();
+        if state.status == Status::Ended {
+            return;
+        }
+        state.status = Status::Ended;
+        let connection = state.connection.clone();
+        drop(state);
+        senders.ended += 1;
+        let is_last = senders.ended == self.spec.senders;
+        drop(senders);
+        let _ = connection.over.set(Ok(()));
+        if is_last {
+            self.end(Ok(()));
+        }
+    }
+
+    /// A sender has said what it must not: the stream does not go on with it.
+    pub(super) fn breach(&self, session: &Session, what: String) -> Refusal {
+        tracing::warn!(
+            stream = self.stream,
+            sender = session.name,
+            what,
+            "a sender of a stream is refused"
+        );
+        let refusal = Refusal::Breach(what.clone());
+        if self.spec.on_loss == OnLoss::GoOn {
+            self.give_up(session, &refusal);
+        } else {
+            let (stream, sender) = (self.stream, session.name.clone());
+            self.end(Err(StreamError::Breach { stream, sender, what }));
+        }
+        refusal
+    }
+
+    /// The connection of a sender is gone. Returns the time for which it may come back.
+    pub(super) fn connection_lost(
+        &self,
+        session: &Session,
+        id: SessionId,
+        why: &str,
+    ) -> Option<Duration> {
+        let mut state = session.state.lock();
+        if state.connection.id != id || state.status != Status::Live {
+            return None;
+        }
+        state.status = Status::Gone;
+        let old = state.order.reconnect();
+        drop(state);
+        drop(old);
+        self.counts.lost.fetch_add(1, Relaxed);
+        tracing::warn!(
+            stream = self.stream,
+            sender = session.name,
+            why,
+            "a sender of a stream is gone"
+        );
+        match self.spec.on_loss {
+            OnLoss::Wait(time) => Some(time),
+            OnLoss::Fail => Some(Duration::ZERO),
+            OnLoss::GoOn => {
+                self.give_up(session, &Refusal::Open("it was given up".to_owned()));
+                None
+            }
+        }
+    }
+
+    /// The time in which a sender could come back is over.
+    pub(super) fn not_come_back(&self, session: &Session, id: SessionId, why: &str) {
+        let state = session.state.lock();
+        if state.connection.id != id || state.status != Status::Gone {
+            return;
+        }
+        let (stream, sender, why) = (self.stream, session.name.clone(), why.to_owned());
+        let (address, items) = (state.address.clone(), state.order.next());
+        drop(state);
+        self.end(Err(StreamError::Lost { stream, sender, address, items, why }));
+    }
+
+    /// Goes on without a sender.
+    fn give_up(&self, session: &Session, refusal: &Refusal) {
+        let mut state = session.state.lock();
+        let old = state.order.reconnect();
+        let connection = state.connection.clone();
+        drop(state);
+        answer_all(old, &Err(refusal.clone()));
+        let _ = connection.over.set(Err(refusal.clone()));
+        self.sender_ended(session);
+    }
+
+    /// The stream ends so, unless it has ended.
+    pub(super) fn end(&self, outcome: Result<(), StreamError>) {
+        if self.outcome.set(outcome).is_err() {
+            return;
+        }
+        self.queue.close();
+        let _ = self.over.set(());
+        let Some(outcome @ Err(_)) = self.outcome() else { return };
+        let answer = Err(refusal(outcome));
+        let sessions: Vec<_> = self.senders.lock().by_name.values().cloned().collect();
+        for session in sessions {
+            let mut state = session.state.lock();
+            let mut old = state.order.reconnect();
+            let uncommitted = std::mem::take(&mut state.uncommitted).into_values();
+            old.extend(uncommitted.map(|(_, owed)| owed));
+            let connection = state.connection.clone();
+            drop(state);
+            answer_all(old, &answer);
+            let _ = connection.over.set(answer.clone());
+        }
+    }
+
+    /// The program has taken a batch.
+    pub(super) fn taken(&self, session: &Session, batch: BatchRef, owed: Owed) {
+        let mut due = Vec::new();
+        let mut state = session.state.lock();
+        match self.spec.acknowledge {
+            Acknowledge::OnCommit => {
+                state.uncommitted.insert(batch.first, (batch, owed));
+                return;
+            }
+            Acknowledge::OnTake => state.order.acknowledge(batch, |owed| due.push(owed)),
+        }
+        drop(state);
+        due.push(owed);
+        answer_all(due, &Ok(()));
+    }
+
+    /// The program has saved what it has made of the items of a sender below `item`.
+    pub(super) fn commit(&self, sender: &str, item: u64) {
+        let Some(session) = self.senders.lock().by_name.get(sender).cloned() else { return };
+        let mut due = Vec::new();
+        let mut state = session.state.lock();
+        while let Some(first) = state.uncommitted.first_entry()
+            && first.get().0.end <= item
+        {
+            let (batch, owed) = first.remove();
+            state.order.acknowledge(batch, |owed| due.push(owed));
+            due.push(owed);
+        }
+        drop(state);
+        answer_all(due, &Ok(()));
+    }
+
+    /// The items that the program was given, by sender.
+    pub(super) fn positions(&self) -> BTreeMap<String, u64> {
+        let senders = self.senders.lock();
+        let given = |session: &Arc<Session>| session.state.lock().given;
+        senders.by_name.iter().map(|(name, session)| (name.clone(), given(session))).collect()
+    }
+}
+
+impl SessionState {
+    /// Whether what comes by that connection is heard.
+    fn check(&self, id: SessionId) -> Result<(), Refusal> {
+        match self.status {
+            Status::Live if self.connection.id == id => Ok(()),
+            _ => Err(Refusal::NoSession),
+        }
+    }
+}
+
+fn check_from(from: u64, next: u64) -> Result<(), Refusal> {
+    if from <= next {
+        return Ok(());
+    }
+    Err(Refusal::Open(format!(
+        "items {next} to {from} are missing here, and were acknowledged to it before: the receiver \
+         has begun anew, or goes on at an older checkpoint"
+    )))
+}
+
+/// What senders are told of an end.
+pub(super) fn refusal(outcome: &Result<(), StreamError>) -> Refusal {
+    match outcome {
+        Ok(()) => Refusal::Open("the stream has ended".to_owned()),
+        Err(StreamError::Closed { .. }) => Refusal::Closed,
+        Err(error) => Refusal::Failed(error.to_string()),
+    }
+}
+
+/// One that cannot be answered any more has no origin that waits.
+pub(super) fn answer_all(owed: impl IntoIterator<Item = Owed>, answer: &Taken) {
+    for owed in owed {
+        let _ = owed.respond(answer);
+    }
+}
+
+/// Buffers for what is fetched, to be used again.
+#[derive(Default)]
+pub(super) struct Buffers(Mutex<Vec<(usize, BulkBuffer)>>);
+
+/// Buffers that are kept while they are not used.
+const KEPT_MAX: usize = 64;
+
+impl Buffers {
+    /// A buffer of at least `len` bytes that `instance` may fetch into.
+    pub(super) fn take(
+        &self,
+        at: usize,
+        instance: &Instance,
+        len: usize,
+    ) -> Result<BulkBuffer, margo::BulkError> {
+        let mut free = self.0.lock();
+        let fits = |(of, buffer): &(usize, BulkBuffer)| {
+            *of == at && buffer.len() >= len && buffer.len() / 4 <= len
+        };
+        if let Some(place) = free.iter().rposition(fits) {
+            return Ok(free.swap_remove(place).1);
+        }
+        drop(free);
+        instance.memory().bulk_buffer(len.next_power_of_two())
+    }
+
+    pub(super) fn give_back(&self, at: usize, buffer: BulkBuffer) {
+        let mut free = self.0.lock();
+        if free.len() < KEPT_MAX {
+            free.push((at, buffer));
+        }
+    }
+}

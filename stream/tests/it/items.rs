@@ -1,0 +1,161 @@
+//! Items arrive as they were sent, in order, whatever their size and the transport.
+
+use margo::encoding::Bytes;
+use margo_stream::{ReceiveSpec, Receiver, Route, SendSpec, Sender, Stream};
+use serde::{Deserialize, Serialize};
+
+use crate::common::{NUMBERS, client, end, instance, receiver, sender};
+
+const ADDRESSES: [&str; 2] = ["na+sm://", "na+tcp://127.0.0.1"];
+
+#[test]
+fn numbers_arrive_in_order() {
+    for address in ADDRESSES {
+        for batch_bytes in [8, 1000, 65_536, 1 << 20] {
+            let (service, client) = (instance(address), client(address));
+            let mut receiver = receiver(&service, &ReceiveSpec::new());
+            let spec = SendSpec::new().batch_bytes(batch_bytes);
+            let mut sender = sender(&client, &receiver, &spec);
+            let count = 20_000 + batch_bytes as u64;
+            let sending = std::thread::spawn(move || {
+                sender.send_all(0..count / 2).unwrap();
+                (count / 2..count).for_each(|number| sender.send(&number).unwrap());
+                sender.finish().unwrap();
+            });
+            for number in 0..count {
+                assert_eq!(receiver.recv().unwrap(), Some(number), "{address} {batch_bytes}");
+            }
+            assert_eq!(receiver.recv().unwrap(), None);
+            assert_eq!(receiver.stats().items, count);
+            sending.join().unwrap();
+            drop(receiver);
+            end([client, service]);
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Event {
+    Begin { name: String, at: f64 },
+    Data(Bytes),
+    End,
+}
+
+const EVENTS: Stream<Event> = Stream::new("events");
+
+#[test]
+fn items_of_any_length_are_in_one_stream() {
+    for address in ADDRESSES {
+        let (service, client) = (instance(address), client(address));
+        let mut receiver = Receiver::serve(&[&service], EVENTS, &ReceiveSpec::new()).unwrap();
+        let events: Vec<_> = (0..300_usize)
+            .map(|n| match n % 3 {
+                0 => Event::Begin { name: "x".repeat(n), at: n as f64 },
+                1 => Event::Data(Bytes(vec![n as u8; n * n * 5])),
+                _ => Event::End,
+            })
+            .collect();
+        let expected = events.clone();
+        let addresses = receiver.addresses().to_vec();
+        let sending = std::thread::spawn(move || {
+            let spec = SendSpec::new();
+            let mut sender =
+                Sender::connect(&[&client], EVENTS, &addresses, &spec, Route::RoundRobin).unwrap();
+            events.iter().for_each(|event| sender.send(event).unwrap());
+            sender.finish().unwrap();
+            client
+        });
+        for event in expected {
+            assert_eq!(receiver.recv().unwrap(), Some(event));
+        }
+        assert_eq!(receiver.recv().unwrap(), None);
+        let client = sending.join().unwrap();
+        drop(receiver);
+        end([client, service]);
+    }
+}
+
+#[test]
+fn data_comes_with_its_item_and_goes_back() {
+    for address in ADDRESSES {
+        let (service, client) = (instance(address), client(address));
+        let mut receiver = receiver(&service, &ReceiveSpec::new());
+        let mut sender = sender(&client, &receiver, &SendSpec::new());
+        let sending = std::thread::spawn(move || {
+            for n in 0..50_u64 {
+                sender.send(&n).unwrap();
+                let data = vec![n as u8; 1000 * n as usize];
+                let lent = sender.send_with(&n, data.clone()).unwrap();
+                if n % 7 == 0 {
+                    assert_eq!(lent.wait().as_ref(), Some(&data), "it comes back");
+                }
+            }
+            sender.finish().unwrap();
+        });
+        let mut numbers = Vec::new();
+        while let Some(batch) = receiver.recv_batch().unwrap() {
+            match batch.into_data() {
+                Ok((n, data)) => {
+                    assert_eq!(&*data, vec![n as u8; 1000 * n as usize]);
+                    numbers.push(n);
+                }
+                Err(batch) => numbers.extend(batch),
+            }
+        }
+        assert_eq!(numbers, (0..50).flat_map(|n| [n, n]).collect::<Vec<_>>());
+        sending.join().unwrap();
+        drop(receiver);
+        end([client, service]);
+    }
+}
+
+#[test]
+fn items_without_bytes_are_counted() {
+    const TICKS: Stream<()> = Stream::new("ticks");
+    let (service, client) = (instance("na+sm://"), client("na+sm://"));
+    let mut receiver = Receiver::serve(&[&service], TICKS, &ReceiveSpec::new()).unwrap();
+    let addresses = receiver.addresses();
+    let spec = SendSpec::new();
+    let mut sender =
+        Sender::connect(&[&client], TICKS, addresses, &spec, Route::RoundRobin).unwrap();
+    let sending = std::thread::spawn(move || {
+        sender.send_all(std::iter::repeat_n((), 200_000)).unwrap();
+        sender.finish().unwrap();
+    });
+    let mut count = 0;
+    while receiver.recv().unwrap().is_some() {
+        count += 1;
+    }
+    assert_eq!(count, 200_000);
+    sending.join().unwrap();
+    drop(receiver);
+    end([client, service]);
+}
+
+#[test]
+fn what_waits_for_further_items_goes_by_itself() {
+    let (service, client) = (instance("na+sm://"), client("na+sm://"));
+    let mut receiver = receiver(&service, &ReceiveSpec::new());
+    let mut sender = sender(&client, &receiver, &SendSpec::new());
+    // The first goes at once. The others wait while it is not acknowledged, and no call follows.
+    (0..3).for_each(|number| sender.send(&number).unwrap());
+    for number in 0..3 {
+        assert_eq!(receiver.recv().unwrap(), Some(number));
+    }
+    drop((sender, receiver));
+    end([client, service]);
+}
+
+#[test]
+fn types_of_another_shape_are_refused() {
+    const SIGNED: Stream<i64> = Stream::new("numbers");
+    let (service, client) = (instance("na+sm://"), client("na+sm://"));
+    let receiver = Receiver::serve(&[&service], NUMBERS, &ReceiveSpec::new()).unwrap();
+    let addresses = receiver.addresses();
+    let spec = SendSpec::new();
+    let refused = Sender::connect(&[&client], SIGNED, addresses, &spec, Route::RoundRobin);
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("another shape"), "{error}");
+    drop(receiver);
+    end([client, service]);
+}
