@@ -75,7 +75,8 @@ pub enum StreamError {
         /// The sign of its loss.
         why: String,
     },
-    /// A sender has said what it must not, such as more than its credit. It is refused from then on.
+    /// A sender has said what it must not, such as more than its credit. It is refused from then
+    /// on.
     #[error("stream `{stream}`: sender `{sender}` is refused: {what}")]
     Breach {
         /// The stream.
@@ -216,13 +217,13 @@ pub enum SendError {
     },
     /// The item is longer than all the credit that a receiver has granted. Nothing of it was sent.
     #[error(
-        "stream `{stream}`: an item of {bytes} bytes is longer than the credit of {max} bytes; raise \
-         the receiver's credit_bytes, or send the data in parts"
+        "stream `{stream}`: an item of {bytes} bytes is longer than the credit of {max} bytes; \
+         raise the receiver's credit_bytes, or send the data in parts"
     )]
     TooLarge {
         /// The stream.
         stream: &'static str,
-        /// Its length.
+        /// The length of the item.
         bytes: u64,
         /// The credit.
         max: u64,
@@ -256,8 +257,8 @@ pub enum SendError {
         /// The error of the instance.
         source: Arc<BulkError>,
     },
-    /// There is no receiver of that number, or none at all for [`Route::Direct`](crate::Route::Direct)
-    /// without one.
+    /// There is no receiver of that number, or none at all for
+    /// [`Route::Direct`](crate::Route::Direct) without one.
     #[error("stream `{stream}`: there is no receiver {index}; there are {count}")]
     NoReceiver {
         /// The stream.

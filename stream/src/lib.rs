@@ -1,8 +1,8 @@
 //! Streams of items between processes, and graphs of stages that are joined by them.
 //!
-//! A [`Stream`] is a definition that both sides share, as an RPC is: a name and the type of its items.
-//! A [`Receiver`] serves it at any number of endpoints, and gives out the items of all its senders; a
-//! [`Sender`] sends them to any number of receivers, by a [`Route`].
+//! A [`Stream`] is a definition that both sides share, as an RPC is: a name and the type of its
+//! items. A [`Receiver`] serves it at any number of endpoints, and gives out the items of all its
+//! senders; a [`Sender`] sends them to any number of receivers, by a [`Route`].
 #![forbid(unsafe_code)]
 
 mod base;

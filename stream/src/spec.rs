@@ -13,7 +13,7 @@ pub const BATCH_BYTES: usize = 64 << 10;
 /// unless the sender says otherwise: 200 µs.
 pub const LINGER: Duration = Duration::from_micros(200);
 
-/// What a receiver does when a sender is lost: its process ends, its host vanishes, its
+/// The policy of a receiver for a sender that is lost: its process ends, its host vanishes, its
 /// [`Sender`](crate::Sender) is dropped before its [`finish`](crate::Sender::finish).
 ///
 /// Whatever it does, items that have arrived before are handed out before.
@@ -33,8 +33,8 @@ pub enum OnLoss {
     /// The sender counts as ended; the loss is logged, and counted in
     /// [`ReceiverStats`](crate::ReceiverStats).
     GoOn,
-    /// The sender, or another one of its name, may come back for that long and goes on with the item
-    /// that is next; then the stream ends as for `Fail`.
+    /// The sender, or another one of its name, may come back for that long and goes on with the
+    /// item that is next; then the stream ends as for `Fail`.
     Wait(Duration),
 }
 
@@ -48,12 +48,14 @@ pub enum OnLoss {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acknowledge {
     /// When the program has taken the batch's items, and asks for the next batch or drops this one.
-    /// A receiver that dies loses at most what the program had taken and not worked off. The default.
+    /// A receiver that dies loses at most what the program had taken and not worked off. The
+    /// default.
     OnTake,
-    /// When the program says so by [`Receiver::commit`](crate::Receiver::commit), after it has saved
-    /// what it has made of the items, together with the [positions](crate::Receiver::positions). A
-    /// receiver that is started again from there ([`ReceiveSpec::resume_at`]) gets each item exactly
-    /// once. The credit has to cover what comes between two commits.
+    /// When the program says so by [`Receiver::commit`](crate::Receiver::commit), after it has
+    /// saved what it has made of the items, together with the
+    /// [positions](crate::Receiver::positions). A receiver that is started again from there
+    /// ([`ReceiveSpec::resume_at`]) gets each item exactly once. The credit has to cover what comes
+    /// between two commits.
     OnCommit,
 }
 
@@ -103,8 +105,8 @@ impl ReceiveSpec {
     }
 
     /// The number of senders at one of the endpoints, by its place in the list that
-    /// [`Receiver::serve`](crate::Receiver::serve) gets. Those of all endpoints that are named so are
-    /// the number of the stream, and no other endpoint takes any.
+    /// [`Receiver::serve`](crate::Receiver::serve) gets. Those of all endpoints that are named so
+    /// are the number of the stream, and no other endpoint takes any.
     #[must_use]
     pub fn senders_at(mut self, endpoint: usize, count: usize) -> Self {
         self.senders_at.insert(endpoint, count);
@@ -120,7 +122,7 @@ impl ReceiveSpec {
         self
     }
 
-    /// What happens when a sender is lost. Default [`OnLoss::Fail`].
+    /// Sets the policy for a sender that is lost. Default [`OnLoss::Fail`].
     #[must_use]
     pub fn on_loss(mut self, policy: OnLoss) -> Self {
         self.on_loss = policy;
@@ -136,8 +138,8 @@ impl ReceiveSpec {
 
     /// The item with which the sender of that name goes on, where a receiver that has kept a
     /// checkpoint is started again: what [`Receiver::positions`](crate::Receiver::positions) said
-    /// when it was made. A sender that cannot go on there, because it was told that later items have
-    /// been taken, is refused.
+    /// when it was made. A sender that cannot go on there, because it was told that later items
+    /// have been taken, is refused.
     #[must_use]
     pub fn resume_at(mut self, sender: impl Into<String>, item: u64) -> Self {
         self.resume_at.insert(sender.into(), item);
@@ -145,7 +147,7 @@ impl ReceiveSpec {
     }
 }
 
-/// What a sender promises when a connection or its receiver breaks down.
+/// The promise of a sender for when a connection or its receiver breaks down.
 ///
 /// ```
 /// use std::time::Duration;
@@ -160,11 +162,11 @@ pub enum Delivery {
     /// Items that were not acknowledged then are lost, and the sender has failed: at most once. The
     /// default.
     AtMostOnce,
-    /// The sender keeps what was not acknowledged, tries for so long to reach the receiver again, or
-    /// one that is started in its place, and repeats what is missing there. Towards the same
-    /// receiver, and towards one that [resumes](ReceiveSpec::resume_at) at its checkpoint, each item
-    /// comes exactly once; towards one that begins anew, what it had not acknowledged comes (again):
-    /// at least once.
+    /// The sender keeps what was not acknowledged, tries for so long to reach the receiver again,
+    /// or one that is started in its place, and repeats what is missing there. Towards the same
+    /// receiver, and towards one that [resumes](ReceiveSpec::resume_at) at its checkpoint, each
+    /// item comes exactly once; towards one that begins anew, what it had not acknowledged comes
+    /// (again): at least once.
     Replay {
         /// The longest time without a receiver.
         patience: Duration,
@@ -248,18 +250,18 @@ impl SendSpec {
         self
     }
 
-    /// The time for which [`Sender::connect`](crate::Sender::connect) tries to reach a receiver that
-    /// does not listen yet, so that the two sides may be started in any order. Default 10 s.
+    /// The time for which [`Sender::connect`](crate::Sender::connect) tries to reach a receiver
+    /// that does not listen yet, so that the two sides may be started in any order. Default 10 s.
     #[must_use]
     pub fn connect_within(mut self, limit: Duration) -> Self {
         self.connect_within = limit;
         self
     }
 
-    /// Lets a process that was restarted go on for the one that has sent by this name before: it begins
-    /// at [`Sender::position`](crate::Sender::position), with the item behind those that the receiver
-    /// has. Default false: a receiver that has items of that name refuses it, rather than have them
-    /// twice.
+    /// Lets a process that was restarted go on for the one that has sent by this name before: it
+    /// begins at [`Sender::position`](crate::Sender::position), with the item behind those that the
+    /// receiver has. Default false: a receiver that has items of that name refuses it, rather than
+    /// have them twice.
     #[must_use]
     pub fn resumes(mut self, yes: bool) -> Self {
         self.resumes = yes;

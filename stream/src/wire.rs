@@ -1,4 +1,4 @@
-//! What sender and receiver say to each other: the RPCs of a stream and their arguments.
+//! The protocol between sender and receiver: the RPCs of a stream and their arguments.
 //!
 //! | RPC | the sender says | the answer comes |
 //! |---|---|---|
@@ -15,8 +15,8 @@
 //! The answer of a batch is its credit, its acknowledgement, and the only one: a sender has at most
 //! as many bytes without an answer as it was granted, and repeats exactly those if a connection
 //! breaks. `hold` tells each side of the end of the other, since a call ends when its target does,
-//! and its [cancel token](margo::Handle::cancel_token) fires when its origin does. Neither side asks
-//! again and again.
+//! and its [cancel token](margo::Handle::cancel_token) fires when its origin does. Neither side
+//! asks again and again.
 
 use std::fmt;
 

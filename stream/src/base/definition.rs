@@ -21,8 +21,8 @@ pub struct Stream<T> {
 }
 
 impl<T> Stream<T> {
-    /// Names a stream. A name that is made at run time is leaked for that, once, where the stream is
-    /// defined, as that of an [`Rpc`](margo::Rpc::new).
+    /// Names a stream. A name that is made at run time is leaked for that, once, where the stream
+    /// is defined, as that of an [`Rpc`](margo::Rpc::new).
     pub const fn new(name: &'static str) -> Self {
         Self { name, items: PhantomData }
     }

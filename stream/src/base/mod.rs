@@ -1,4 +1,5 @@
-//! What all of the crate uses: the definition of a stream, the shape of its items, names of RPCs.
+//! The parts that all of the crate uses: the definition of a stream, the shape of its items, names
+//! of RPCs.
 //!
 //! Imports nothing of this crate. Read `definition.rs`, then `schema.rs`.
 

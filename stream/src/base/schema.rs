@@ -15,15 +15,15 @@ const UNKNOWN: u64 = 0;
 static KNOWN: LazyLock<Mutex<HashMap<TypeId, u64>>> = LazyLock::new(Mutex::default);
 
 /// A hash of what the encoding of `T` depends on: numbers and their widths, fields and variants in
-/// their order, with their names. The name of the type itself is no part of it. [`UNKNOWN`] for types
-/// that cannot be asked: those whose `Deserialize` refuses values that are made up, or which have no
-/// end.
+/// their order, with their names. The name of the type itself is no part of it. [`UNKNOWN`] for
+/// types that cannot be asked: those whose `Deserialize` refuses values that are made up, or which
+/// have no end.
 pub(crate) fn schema_of<T: DeserializeOwned + 'static>() -> u64 {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     *known.entry(TypeId::of::<T>()).or_insert_with(|| traced::<T>().unwrap_or(UNKNOWN))
 }
 
-/// Whether a stream of one shape may be connected with one of the other.
+/// Returns whether a stream of one shape may be connected with one of the other.
 pub(crate) fn fits(one: u64, other: u64) -> bool {
     one == other || one == UNKNOWN || other == UNKNOWN
 }

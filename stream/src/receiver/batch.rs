@@ -16,8 +16,9 @@ use crate::wire::Refusal;
 
 /// Items of one sender, in order, as they came: an iterator.
 ///
-/// With the batch its credit goes back to the sender, when it is dropped, also if items are left. An
-/// item that cannot be decoded ends the batch, and the stream: the next call of the receiver says so.
+/// With the batch its credit goes back to the sender, when it is dropped, also if items are left.
+/// An item that cannot be decoded ends the batch, and the stream: the next call of the receiver
+/// says so.
 ///
 /// ```
 /// use margo::Instance;
@@ -51,7 +52,7 @@ pub struct Batch<T> {
     items: PhantomData<fn() -> T>,
 }
 
-/// What was received, and the duty to acknowledge it.
+/// A batch that was received, and the duty to acknowledge it.
 struct Received {
     table: Arc<Table>,
     session: Arc<Session>,
@@ -153,8 +154,8 @@ impl<T> Batch<T> {
 }
 
 impl<T: DeserializeOwned> Batch<T> {
-    /// The only item, and its data, which is kept together with its credit as long as the program has
-    /// it.
+    /// The only item, and its data, which is kept together with its credit as long as the program
+    /// has it.
     ///
     /// # Errors
     ///

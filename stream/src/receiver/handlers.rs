@@ -1,4 +1,4 @@
-//! What senders say: the handlers of a stream's RPCs at one endpoint.
+//! Handlers of a stream's RPCs at one endpoint: senders say by them what `wire.rs` lists.
 //!
 //! | RPC | runs as | waits for |
 //! |---|---|---|
@@ -16,7 +16,7 @@ use ult::Selectable;
 
 use crate::base::schema;
 use crate::error::StreamError;
-use crate::receiver::table::{Connection, Opener, Payload, Session, Table};
+use crate::receiver::table::{Opener, Payload, SenderConnection, Session, Table};
 use crate::wire::{
     Head, NAME_BYTES_MAX, Open, Opened, Pulled, Refusal, SessionId, StreamRpcs, Taken, VERSION,
 };
@@ -187,7 +187,7 @@ impl Endpoint {
 }
 
 /// A connection is gone: what follows of it, and, if the sender may come back, the wait for that.
-fn gone(table: &Table, session: &Session, connection: &Connection, why: &str) {
+fn gone(table: &Table, session: &Session, connection: &SenderConnection, why: &str) {
     let Some(time) = table.connection_lost(session, connection.id, why) else { return };
     let until = Instant::now().checked_add(time);
     if ult::wait_any(&[&connection.over, table.over()], until).is_none() {

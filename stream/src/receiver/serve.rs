@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use margo::{FinalizeCallback, Instance, Provider};
 use serde::de::DeserializeOwned;
-use ult::channel::{self, RecvTimeoutError};
+use ult::channel::{self, RecvTimeoutError, TryRecvError};
 
 use crate::base::definition::Stream;
 use crate::base::schema::schema_of;
@@ -26,8 +28,9 @@ use crate::wire::StreamRpcs;
 /// [policy](crate::OnLoss). A receiver holds at most as many bytes of each sender as its
 /// [credit](ReceiveSpec::credit_bytes): senders wait then.
 ///
-/// ULTs and OS threads may use it; a ULT that waits suspends. Clones take batches in turn: then the
-/// items of a sender are in order within a batch only.
+/// ULTs, OS threads and async tasks may use it, which is a `Stream` of batches for these; a ULT
+/// that waits suspends. Clones take batches in turn: then the items of a sender are in order within
+/// a batch only.
 ///
 /// Dropped before the end (all clones), it closes the stream: senders are told.
 ///
@@ -63,6 +66,8 @@ use crate::wire::StreamRpcs;
 pub struct Receiver<T> {
     batches: channel::Receiver<Delivered>,
     current: Option<Batch<T>>,
+    /// The stream of futures has ended.
+    is_over: bool,
     serving: Arc<Serving>,
 }
 
@@ -95,8 +100,8 @@ impl Drop for Serving {
 }
 
 impl<T: DeserializeOwned + 'static> Receiver<T> {
-    /// Serves `stream` at these instances, which listen. The handlers that take batches run in their
-    /// default handler pools.
+    /// Serves `stream` at these instances, which listen. The handlers that take batches run in
+    /// their default handler pools.
     ///
     /// # Errors
     ///
@@ -133,7 +138,7 @@ impl<T: DeserializeOwned + 'static> Receiver<T> {
             serving.callbacks.push(closing);
             serving.addresses.push(instance.self_addr().uri().to_owned());
         }
-        Ok(Self { batches, current: None, serving: Arc::new(serving) })
+        Ok(Self { batches, current: None, is_over: false, serving: Arc::new(serving) })
     }
 
     /// The next item, waiting for it; `None` at the end of the stream.
@@ -200,6 +205,25 @@ impl<T: DeserializeOwned + 'static> Receiver<T> {
         }
     }
 
+    /// The next batch if it is there: `None` if nothing has arrived that was not taken.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv).
+    pub fn try_recv_batch(&mut self) -> Option<Result<Option<Batch<T>>, StreamError>> {
+        match self.current.take() {
+            Some(batch) if !batch.is_empty() => Some(Ok(Some(batch))),
+            empty => {
+                drop(empty);
+                match self.batches.try_recv() {
+                    Ok(delivered) => Some(self.batch(delivered)),
+                    Err(TryRecvError::Empty) => None,
+                    Err(TryRecvError::Closed) => Some(self.end()),
+                }
+            }
+        }
+    }
+
     fn batch(&self, delivered: Delivered) -> Result<Option<Batch<T>>, StreamError> {
         let table = self.serving.table.clone();
         Ok(Some(Batch::new(table, delivered)))
@@ -212,6 +236,27 @@ impl<T: DeserializeOwned + 'static> Receiver<T> {
         }
     }
 }
+
+/// Batches, for async code on any executor. After an error it is over.
+impl<T: DeserializeOwned + 'static> futures_core::Stream for Receiver<T> {
+    type Item = Result<Batch<T>, StreamError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let mut next = self.try_recv_batch();
+        if next.is_none() {
+            self.serving.table.tasks.wait(task.waker());
+            next = self.try_recv_batch();
+        }
+        let Some(next) = next else { return Poll::Pending };
+        self.is_over = !matches!(next, Ok(Some(_)));
+        Poll::Ready(next.transpose())
+    }
+}
+
+impl<T> Unpin for Receiver<T> {}
 
 impl<T> Receiver<T> {
     /// The addresses of the endpoints, in their order.
@@ -232,9 +277,10 @@ impl<T> Receiver<T> {
         positions
     }
 
-    /// Says that what was made of the items below these [positions](Self::positions) is saved: their
-    /// credit goes back, and their senders forget them. A batch of which `recv` has not given all
-    /// items stays until a later commit. Without [`Acknowledge::OnCommit`] nothing waits for this.
+    /// Says that what was made of the items below these [positions](Self::positions) is saved:
+    /// their credit goes back, and their senders forget them. A batch of which `recv` has not given
+    /// all items stays until a later commit. Without [`Acknowledge::OnCommit`] nothing waits for
+    /// this.
     pub fn commit(&self, positions: &BTreeMap<String, u64>) {
         if self.serving.table.spec.acknowledge == Acknowledge::OnCommit {
             for (sender, item) in positions {
@@ -243,8 +289,8 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Ends the stream with [`StreamError::Failed`], since the program cannot go on: senders are told
-    /// why, and so are other clones.
+    /// Ends the stream with [`StreamError::Failed`], since the program cannot go on: senders are
+    /// told why, and so are other clones.
     pub fn fail(&mut self, why: impl Into<String>) {
         self.current = None;
         let (stream, why) = (self.serving.table.stream, why.into());
@@ -297,7 +343,7 @@ pub struct ReceiverStats {
 impl<T> Clone for Receiver<T> {
     fn clone(&self) -> Self {
         let (batches, serving) = (self.batches.clone(), self.serving.clone());
-        Self { batches, current: None, serving }
+        Self { batches, current: None, is_over: false, serving }
     }
 }
 

@@ -1,5 +1,5 @@
-//! The order of a session: which items of a sender have arrived, which were taken, which answers are
-//! owed. Knows no network; `A` is what an answer is owed to, `P` what has arrived.
+//! The order of a session: which items of a sender have arrived, which were taken, which answers
+//! are owed. Knows no network; `A` is what an answer is owed to, `P` what has arrived.
 //!
 //! ```text
 //!   acknowledged            next                        a gap
@@ -7,8 +7,8 @@
 //!   ─────┴────────────────────┴──────────┬──────┬───────────┴──▶ numbers of items
 //! ```
 //!
-//! Whatever arrives below `next` has arrived before: its items are dropped, and its answer is that of
-//! those that came first.
+//! Whatever arrives below `next` has arrived before: its items are dropped, and its answer is that
+//! of those that came first.
 
 use std::collections::BTreeMap;
 
@@ -97,7 +97,7 @@ impl<A, P> Order<A, P> {
         self.connection
     }
 
-    /// Whether all items have arrived.
+    /// Returns whether all items have arrived.
     pub(crate) fn has_ended(&self) -> bool {
         self.end == Some(self.next)
     }
@@ -124,8 +124,8 @@ impl<A, P> Order<A, P> {
         Ok(())
     }
 
-    /// Gives back what was [reserved](Self::reserve) for a batch that does not arrive, unless that was
-    /// by a connection of before: the credit of each is its own.
+    /// Gives back what was [reserved](Self::reserve) for a batch that does not arrive, unless that
+    /// was by a connection of before: the credit of each is its own.
     pub(crate) fn refuse(&mut self, connection: u32, bytes: u64) {
         if connection != self.connection {
             return;
@@ -148,8 +148,8 @@ impl<A, P> Order<A, P> {
         Ok(())
     }
 
-    /// A batch for which credit was [reserved](Self::reserve) has arrived. What can be handed out now
-    /// goes to `hand_out`, in order, and answers that are due to `answer`.
+    /// A batch for which credit was [reserved](Self::reserve) has arrived. What can be handed out
+    /// now goes to `hand_out`, in order, and answers that are due to `answer`.
     ///
     /// # Errors
     ///
@@ -206,7 +206,8 @@ impl<A, P> Order<A, P> {
         }
     }
 
-    /// The items of a batch are acknowledged. Answers of others that are due by this go to `answer`.
+    /// The items of a batch are acknowledged. Answers of others that are due by this go to
+    /// `answer`.
     pub(crate) fn acknowledge(&mut self, batch: BatchRef, answer: impl FnMut(A)) {
         self.refuse(batch.connection, batch.bytes);
         self.acknowledged_early.insert(batch.first, batch.end);
@@ -219,8 +220,8 @@ impl<A, P> Order<A, P> {
         self.again.extract_if(.., |(end, _)| *end <= due).map(|(_, it)| it).for_each(answer);
     }
 
-    /// The connection is new: all that has arrived out of turn will come again, and all answers that
-    /// are owed to the old one are without a purpose. They are returned.
+    /// The connection is new: all that has arrived out of turn will come again, and all answers
+    /// that are owed to the old one are without a purpose. They are returned.
     pub(crate) fn reconnect(&mut self) -> Vec<A> {
         let early = std::mem::take(&mut self.early).into_values();
         self.connection += 1;

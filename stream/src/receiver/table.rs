@@ -6,17 +6,22 @@
 //! | `Session::state` | handlers of that sender's batches, and whoever acknowledges them | its lock |
 //! | `Table::outcome` | the first who sets it | anybody |
 //!
-//! The lock of the senders is taken before that of a session. No answer is sent under either: what is
-//! to be answered is collected, and sent when they are given back.
+//! The lock of the senders is taken before that of a session. No answer is sent under either: what
+//! is to be answered is collected, and sent when they are given back.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+    fence,
+};
 use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 use std::time::Duration;
 
 use margo::bulk_memory::BulkBuffer;
 use margo::{Handle, Instance};
-use parking_lot::Mutex;
+use prim::lock::Lock;
 use ult::Eventual;
 use ult::channel;
 
@@ -28,7 +33,7 @@ use crate::wire::{Head, Refusal, SessionId, Taken};
 /// Whom the answer of a batch is owed to.
 pub(super) type Owed = Handle<(), Taken>;
 
-/// What has arrived of a batch.
+/// The content of a batch that has arrived.
 pub(super) enum Payload {
     /// Items, encoded one behind the other.
     Items(Vec<u8>),
@@ -51,12 +56,14 @@ pub(crate) struct Table {
     pub(super) schema: u64,
     /// Bounded by the credit of the senders.
     pub(super) queue: channel::Sender<Delivered>,
-    senders: Mutex<Senders>,
+    senders: Lock<Senders>,
     /// How the stream has ended: set before the queue is closed.
     outcome: OnceLock<Result<(), StreamError>>,
     /// Set when the stream has ended, for those who wait for a sender that comes back.
     over: Eventual<()>,
     pub(super) buffers: Buffers,
+    /// Async tasks that wait for a batch.
+    pub(super) tasks: Tasks,
     pub(super) counts: Counts,
 }
 
@@ -78,11 +85,11 @@ pub(super) struct Counts {
     pub(super) lost: AtomicU64,
 }
 
-/// What a receiver knows of one sender.
+/// The state of one sender at its receiver.
 pub(crate) struct Session {
     pub(super) name: String,
     pub(super) endpoint: usize,
-    pub(super) state: Mutex<SessionState>,
+    pub(super) state: Lock<SessionState>,
 }
 
 pub(super) struct SessionState {
@@ -90,7 +97,7 @@ pub(super) struct SessionState {
     life: u64,
     status: Status,
     address: String,
-    connection: Arc<Connection>,
+    connection: Arc<SenderConnection>,
     /// Items that the program was given.
     pub(super) given: u64,
     /// Batches that the program has taken and not committed.
@@ -100,14 +107,14 @@ pub(super) struct SessionState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
     Live,
-    /// Its connection is gone, and it may come back.
+    /// The connection is gone, and it may come back.
     Gone,
     /// All of its items have arrived, or it is not waited for any more.
     Ended,
 }
 
 /// One connection of a session.
-pub(super) struct Connection {
+pub(super) struct SenderConnection {
     pub(super) id: SessionId,
     /// Set when the sender holds it.
     pub(super) held: Eventual<()>,
@@ -115,7 +122,7 @@ pub(super) struct Connection {
     pub(super) over: Eventual<Taken>,
 }
 
-impl Connection {
+impl SenderConnection {
     fn new() -> Arc<Self> {
         let (held, over) = (Eventual::new(), Eventual::new());
         Arc::new(Self { id: SessionId(crate::base::random::number()), held, over })
@@ -135,7 +142,7 @@ pub(super) struct Opener {
 /// A session that was opened.
 pub(super) struct OpenSession {
     pub(super) session: Arc<Session>,
-    pub(super) connection: Arc<Connection>,
+    pub(super) connection: Arc<SenderConnection>,
     pub(super) next: u64,
     pub(super) acknowledged: u64,
 }
@@ -152,10 +159,11 @@ impl Table {
             spec,
             schema,
             queue,
-            senders: Mutex::default(),
+            senders: Lock::new(Senders::default()),
             outcome: OnceLock::new(),
             over: Eventual::new(),
-            buffers: Buffers::default(),
+            buffers: Buffers(Lock::new(Vec::new())),
+            tasks: Tasks::new(),
             counts: Counts::default(),
         };
         if table.spec.senders == 0 {
@@ -178,7 +186,10 @@ impl Table {
     }
 
     /// The session with that connection.
-    pub(super) fn connection(&self, id: SessionId) -> Option<(Arc<Session>, Arc<Connection>)> {
+    pub(super) fn connection(
+        &self,
+        id: SessionId,
+    ) -> Option<(Arc<Session>, Arc<SenderConnection>)> {
         let session = self.session(id)?;
         let connection = session.state.lock().connection.clone();
         (connection.id == id).then_some((session, connection))
@@ -209,7 +220,7 @@ impl Table {
         }
         check_from(opener.from, next)?;
         let old = state.order.reconnect();
-        let connection = Connection::new();
+        let connection = SenderConnection::new();
         let replaced = std::mem::replace(&mut state.connection, connection.clone());
         (state.life, state.status, state.address) = (opener.life, Status::Live, opener.address);
         let acknowledged = state.order.acknowledged();
@@ -237,7 +248,7 @@ impl Table {
         }
         let next = self.spec.resume_at.get(&name).copied().unwrap_or(0);
         check_from(from, next)?;
-        let connection = Connection::new();
+        let connection = SenderConnection::new();
         let state = SessionState {
             order: Order::new(self.spec.credit_bytes, next),
             life,
@@ -247,7 +258,7 @@ impl Table {
             given: next,
             uncommitted: BTreeMap::new(),
         };
-        let session = Arc::new(Session { name: name.clone(), endpoint, state: Mutex::new(state) });
+        let session = Arc::new(Session { name: name.clone(), endpoint, state: Lock::new(state) });
         *senders.at.entry(endpoint).or_default() += 1;
         senders.by_name.insert(name, session.clone());
         senders.by_id.insert(connection.id.0, session.clone());
@@ -270,8 +281,8 @@ impl Table {
         reserved.map(|()| connection).map_err(|what| self.breach(session, what))
     }
 
-    /// Whether the stream goes on. Under the lock of a session: what that session is owed from then on
-    /// is told of the end ([`end`](Self::end)).
+    /// Checks that the stream goes on. Under the lock of a session: what that session is owed from
+    /// then on is told of the end ([`end`](Self::end)).
     fn check_open(&self) -> Result<(), Refusal> {
         match self.outcome() {
             Some(outcome @ Err(_)) => Err(refusal(outcome)),
@@ -312,6 +323,7 @@ impl Table {
         let arrived = Arrived { first, skip: 0, end, bytes, connection, answer: owed, payload };
         let hand_out = |arrived: Arrived<Owed, Payload>| {
             let sent = self.queue.send(Delivered { session: session.clone(), arrived });
+            self.tasks.wake();
             // It is closed: the stream is over.
             refused.extend(sent.map_err(|unsent| unsent.0.arrived.answer).err());
         };
@@ -430,6 +442,7 @@ impl Table {
             return;
         }
         self.queue.close();
+        self.tasks.wake();
         let _ = self.over.set(());
         let Some(outcome @ Err(_)) = self.outcome() else { return };
         let answer = Err(refusal(outcome));
@@ -487,7 +500,7 @@ impl Table {
 }
 
 impl SessionState {
-    /// Whether what comes by that connection is heard.
+    /// Checks that batches by that connection are taken.
     fn check(&self, id: SessionId) -> Result<(), Refusal> {
         match self.status {
             Status::Live if self.connection.id == id => Ok(()),
@@ -506,7 +519,7 @@ fn check_from(from: u64, next: u64) -> Result<(), Refusal> {
     )))
 }
 
-/// What senders are told of an end.
+/// The refusal that tells senders of an end.
 pub(super) fn refusal(outcome: &Result<(), StreamError>) -> Refusal {
     match outcome {
         Ok(()) => Refusal::Open("the stream has ended".to_owned()),
@@ -522,9 +535,44 @@ pub(super) fn answer_all(owed: impl IntoIterator<Item = Owed>, answer: &Taken) {
     }
 }
 
+/// Async tasks that wait for a batch, or for the end.
+pub(super) struct Tasks {
+    wakers: Lock<Vec<Waker>>,
+    are_some: AtomicBool,
+}
+
+impl Tasks {
+    fn new() -> Self {
+        Self { wakers: Lock::new(Vec::new()), are_some: AtomicBool::new(false) }
+    }
+
+    /// The task is woken when the next batch is there. To be followed by another look.
+    pub(super) fn wait(&self, waker: &Waker) {
+        let mut wakers = self.wakers.lock();
+        if !wakers.iter().any(|other| other.will_wake(waker)) {
+            wakers.push(waker.clone());
+        }
+        // pair: STREAM-TASKS. Either the look that follows sees the batch, or who has sent it sees
+        // this.
+        self.are_some.store(true, SeqCst);
+        fence(SeqCst);
+    }
+
+    fn wake(&self) {
+        // pair: STREAM-TASKS
+        fence(SeqCst);
+        if self.are_some.load(SeqCst) {
+            let mut wakers = self.wakers.lock();
+            let waiting = std::mem::take(&mut *wakers);
+            self.are_some.store(false, SeqCst);
+            drop(wakers);
+            waiting.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
 /// Buffers for what is fetched, to be used again.
-#[derive(Default)]
-pub(super) struct Buffers(Mutex<Vec<(usize, BulkBuffer)>>);
+pub(super) struct Buffers(Lock<Vec<(usize, BulkBuffer)>>);
 
 /// Buffers that are kept while they are not used.
 const KEPT_MAX: usize = 64;

@@ -26,12 +26,12 @@ use crate::wire::{NAME_BYTES_MAX, StreamRpcs};
 ///
 /// Items are encoded into batches, one behind the other; a batch goes when it is
 /// [long](SendSpec::batch_bytes) enough, when nothing else is under way to its receiver, or when it
-/// has [waited](SendSpec::linger). What was not acknowledged is at most the credit that the receiver
-/// has granted: then a send waits, as a ULT that suspends, or an OS thread that blocks.
+/// has [waited](SendSpec::linger). What was not acknowledged is at most the credit that the
+/// receiver has granted: then a send waits, as a ULT that suspends, or an OS thread that blocks.
 ///
-/// The end of the stream is said by [`finish`](Self::finish). A sender that is dropped without it was
-/// lost, for its receivers, as one whose process has died: so a program that panics or returns early
-/// does not make a part of a stream look like the whole.
+/// The end of the stream is said by [`finish`](Self::finish). A sender that is dropped without it
+/// was lost, for its receivers, as one whose process has died: so a program that panics or returns
+/// early does not make a part of a stream look like the whole.
 ///
 /// ```
 /// use margo::Instance;
@@ -43,22 +43,12 @@ use crate::wire::{NAME_BYTES_MAX, StreamRpcs};
 /// let mut receiver = Receiver::serve(&[&service], NUMBERS, &ReceiveSpec::new())?;
 /// let address = receiver.addresses()[0].clone();
 ///
-/// let sending = std::thread::spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-///     let client = Instance::builder("na+sm://").listen(false).start()?;
-///     let mut sender = Sender::connect(
-///         &[&client], NUMBERS, &[&address], &SendSpec::new(), Route::RoundRobin,
-///     )?;
-///     sender.send_all(0..100_000)?;
-///     sender.finish()?;
-///     client.finalize_and_wait()?;
-///     Ok(())
-/// });
-/// let mut sum = 0;
-/// while let Some(number) = receiver.recv()? {
-///     sum += number;
-/// }
-/// assert_eq!(sum, 4_999_950_000);
-/// sending.join().unwrap().unwrap();
+/// let sending = std::thread::spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>>
+/// { let client = Instance::builder("na+sm://").listen(false).start()?; let mut sender =
+/// Sender::connect( &[&client], NUMBERS, &[&address], &SendSpec::new(), Route::RoundRobin, )?;
+/// sender.send_all(0..100_000)?; sender.finish()?; client.finalize_and_wait()?; Ok(()) }); let mut
+/// sum = 0; while let Some(number) = receiver.recv()? { sum += number; } assert_eq!(sum,
+/// 4_999_950_000); sending.join().unwrap().unwrap();
 /// # drop(receiver);
 /// # service.finalize_and_wait()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -74,8 +64,8 @@ pub struct Sender<T> {
 
 impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// Connects with a receiver at each of the addresses, by the first of the instances that takes
-    /// the address. An address `@PATH` stands for the one in that file (`margo.address_file`), which is
-    /// read at each attempt.
+    /// the address. An address `@PATH` stands for the one in that file (`margo.address_file`),
+    /// which is read at each attempt.
     ///
     /// While no receiver listens there it tries again, for as long as
     /// [`SendSpec::connect_within`] says.
@@ -150,8 +140,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
 
 impl<T> Sender<T> {
     /// The number of the item that comes first: 0, or, for a sender that was restarted and
-    /// [resumes](SendSpec::resumes), the number of items that its receiver has; with several receivers
-    /// the least of them. The program begins behind these.
+    /// [resumes](SendSpec::resumes), the number of items that its receiver has; with several
+    /// receivers the least of them. The program begins behind these.
     pub fn position(&self) -> u64 {
         self.position
     }

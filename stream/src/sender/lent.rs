@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use margo::bulk_memory::Exposable;
 use margo::{Bulk, Exposed};
-use parking_lot::Mutex;
+use prim::lock::Lock;
 use ult::Eventual;
 
 use crate::sender::state::Shared;
@@ -37,7 +37,7 @@ use crate::sender::state::Shared;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Lent<B: Exposable> {
-    memory: Arc<Mutex<Option<Exposed<B>>>>,
+    memory: Arc<Lock<Option<Exposed<B>>>>,
     returned: Arc<Eventual<()>>,
     /// The sender, and the link by which it was sent.
     sender: Weak<Shared>,
@@ -46,8 +46,8 @@ pub struct Lent<B: Exposable> {
 
 impl<B: Exposable> Lent<B> {
     /// Waits until the receiver has acknowledged the item, or the sender has failed or ended, and
-    /// takes the data back. `None` if a peer that is stopped in the midst of a transfer may still read
-    /// it: then it is freed later.
+    /// takes the data back. `None` if a peer that is stopped in the midst of a transfer may still
+    /// read it: then it is freed later.
     pub fn wait(self) -> Option<B> {
         while !self.returned.is_ready() {
             let Some(sender) = self.sender.upgrade() else { break };
@@ -94,7 +94,7 @@ where
     Exposed<B>: Send,
 {
     let bulk = exposed.bulk().clone();
-    let memory = Arc::new(Mutex::new(Some(exposed)));
+    let memory = Arc::new(Lock::new(Some(exposed)));
     let returned = Arc::new(Eventual::new());
     let sender = Arc::downgrade(sender);
     let lent = Lent { memory: memory.clone(), returned: returned.clone(), sender, link };

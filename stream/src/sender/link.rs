@@ -25,7 +25,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 /// The longest time of one attempt: a receiver that is stopped answers none.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// Who sends what, and to whom: does not change.
+/// The two ends of a link, and the stream: they do not change.
 pub(super) struct Peer {
     pub(super) stream: &'static str,
     pub(super) rpcs: StreamRpcs,
@@ -38,18 +38,18 @@ pub(super) struct Peer {
 }
 
 /// A connection with a receiver.
-pub(super) struct Connection {
+pub(super) struct ReceiverConnection {
     pub(super) instance: Instance,
     target: ProviderHandle,
     session: SessionId,
     pub(super) credit: u64,
     eager_bytes: usize,
-    /// Is over when the receiver is, or the session. `None` when that was seen, and while the sender
-    /// waits for it.
+    /// Is over when the receiver is, or the session. `None` when that was seen, and while the
+    /// sender waits for it.
     pub(super) hold: Option<ForwardRequest<Taken>>,
 }
 
-impl Connection {
+impl ReceiverConnection {
     /// Lets the receiver have no sign of an end of this side but the one that it was sent.
     pub(super) fn detach(self) {
         if let Some(hold) = self.hold {
@@ -64,7 +64,7 @@ impl Peer {
         &self,
         from: u64,
         within: Duration,
-    ) -> Result<(Connection, Opened), ConnectError> {
+    ) -> Result<(ReceiverConnection, Opened), ConnectError> {
         let until = Instant::now().checked_add(within);
         let mut pause = PAUSES.0;
         loop {
@@ -83,7 +83,7 @@ impl Peer {
         }
     }
 
-    fn try_connect(&self, from: u64) -> Result<(Connection, Opened), ConnectError> {
+    fn try_connect(&self, from: u64) -> Result<(ReceiverConnection, Opened), ConnectError> {
         let (instance, target) = self.look_up()?;
         let open = Open {
             version: VERSION,
@@ -115,7 +115,7 @@ impl Peer {
         let hold = Some(hold.map_err(unreachable)?);
         let eager_bytes = instance.network().eager_bytes().saturating_sub(HEAD_BYTES);
         let (session, credit) = (opened.session, opened.credit);
-        Ok((Connection { instance, target, session, credit, eager_bytes, hold }, opened))
+        Ok((ReceiverConnection { instance, target, session, credit, eager_bytes, hold }, opened))
     }
 
     /// The first instance that takes the address.
@@ -153,7 +153,7 @@ fn busy(peer: &Peer, target: &ProviderHandle, detail: String) -> ForwardError {
 pub(super) struct Link {
     pub(super) peer: Arc<Peer>,
     /// `None` while it is connected again, and when the link has failed.
-    pub(super) connection: Option<Connection>,
+    pub(super) connection: Option<ReceiverConnection>,
     pub(super) window: Window,
     /// The number of the next item.
     pub(super) next: u64,
@@ -162,13 +162,13 @@ pub(super) struct Link {
     pub(super) failed: Option<SendError>,
     /// Set by whoever waits for the link; comes when that one looks at it again.
     pub(super) lifted: Option<Arc<Eventual<()>>>,
-    /// Whether what has no answer may be sent again.
+    /// True if batches without an answer may be sent again.
     replays: bool,
     free: Vec<MsgBuf>,
     free_shared: Vec<Exposed<SharedBuffer>>,
 }
 
-/// What a batch consists of before it goes.
+/// The content of a batch before it goes.
 pub(super) enum Outgoing {
     Items(Arc<Items>),
     Data(Content),
@@ -177,7 +177,7 @@ pub(super) enum Outgoing {
 impl Link {
     pub(super) fn new(
         peer: Arc<Peer>,
-        connection: Connection,
+        connection: ReceiverConnection,
         opened: &Opened,
         replays: bool,
     ) -> Self {
@@ -246,7 +246,8 @@ impl Link {
         }
     }
 
-    /// An answer was an error, or a request could not be sent: the connection is of no use any more.
+    /// An answer was an error, or a request could not be sent: the connection is of no use any
+    /// more.
     pub(super) fn broken(&mut self, error: Result<Taken, ForwardError>) {
         let (stream, address) = (self.peer.stream, self.peer.address.clone());
         let error = match error {
@@ -360,7 +361,7 @@ impl Link {
     }
 
     /// Goes on with a new connection: what has no answer is sent again.
-    pub(super) fn reconnected(&mut self, connection: Connection, opened: &Opened) {
+    pub(super) fn reconnected(&mut self, connection: ReceiverConnection, opened: &Opened) {
         self.connection = Some(connection);
         while let Some(front) = self.window.front_mut()
             && front.end() <= opened.acknowledged

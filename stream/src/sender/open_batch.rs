@@ -5,8 +5,8 @@ use hg::proc::{self, Writer, WriterLimits, Written};
 use margo::na::MsgBuf;
 use serde::Serialize;
 
-/// Room behind the length at which a batch goes, so that the item which makes it that long fits, and
-/// need not be moved together with all before it.
+/// Room behind the length at which a batch goes, so that the item which makes it that long fits,
+/// and need not be moved together with all before it.
 const ROOM: usize = 4096;
 
 /// Encoded items, one behind the other.

@@ -10,15 +10,15 @@ use serde::de::DeserializeOwned;
 use crate::error::SendError;
 use crate::sender::connect::Sender;
 use crate::sender::lent::{Lent, lend};
-use crate::sender::link::{Connection, Outgoing};
+use crate::sender::link::{Outgoing, ReceiverConnection};
 use crate::sender::open_batch::Items;
 use crate::sender::route::Route;
 use crate::sender::state::{Go, ITEMS_MAX, Shared, State};
 use crate::sender::window::Content;
 
 impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
-    /// Sends an item: it is encoded, and goes with its batch. Waits only if the receiver's credit is
-    /// used up.
+    /// Sends an item: it is encoded, and goes with its batch. Waits only if the receiver's credit
+    /// is used up.
     ///
     /// A ULT that is cancelled while it waits has put the item into a batch.
     ///
@@ -245,8 +245,8 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Says the end of the stream: sends what was encoded, and that nothing follows, and waits until
-    /// all of it is acknowledged.
+    /// Says the end of the stream: sends what was encoded, and that nothing follows, and waits
+    /// until all of it is acknowledged.
     ///
     /// # Errors
     ///
@@ -258,8 +258,8 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// As [`finish`](Self::finish), by a ULT of the instance: returns when all has gone. An error is
-    /// logged. The instance has to live until the receivers have taken all.
+    /// As [`finish`](Self::finish), by a ULT of the instance: returns when all has gone. An error
+    /// is logged. The instance has to live until the receivers have taken all.
     ///
     /// # Errors
     ///
@@ -303,6 +303,6 @@ impl<T> Drop for Sender<T> {
             .links
             .iter_mut()
             .filter_map(|link| link.connection.take())
-            .for_each(Connection::detach);
+            .for_each(ReceiverConnection::detach);
     }
 }

@@ -5,9 +5,9 @@
 //! | `Shared::state` | the program's calls, mostly; the ULT of `linger.rs` | its lock |
 //! | `Shared::since` | written under that lock | anybody: only a hint |
 //!
-//! Nobody waits with the lock held: the ULT would hold its execution stream up. Who waits for an answer
-//! takes its call out of the window meanwhile; the program does so in methods that take `&mut self`,
-//! so there is one who waits, and the ULT passes such a window by.
+//! Nobody waits with the lock held: the ULT would hold its execution stream up. Who waits for an
+//! answer takes its call out of the window meanwhile; the program does so in methods that take
+//! `&mut self`, so there is one who waits, and the ULT passes such a window by.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) struct Shared {
     pub(super) state: BiasedLock<State>,
     /// For each open batch a number that it alone has had, 0 while it is empty.
     pub(super) since: Vec<AtomicU64>,
-    /// Whether the ULT looks at `since`; if not, it waits for the bell.
+    /// True while the ULT looks at `since`; if not, it waits for the bell.
     pub(super) looks: AtomicBool,
     pub(super) bell: channel::Sender<()>,
 }
@@ -63,7 +63,7 @@ pub(super) enum To {
     All,
 }
 
-/// What became of a batch that was to go.
+/// The fate of a batch that was to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Go {
     Gone,
@@ -129,7 +129,8 @@ impl State {
         }
     }
 
-    /// Whether an open batch need not wait for further items, since nothing else is under way.
+    /// Returns whether an open batch need not wait for further items, since nothing else is under
+    /// way.
     pub(super) fn is_idle(&mut self, batch: usize) -> bool {
         let to = self.links_of(batch);
         self.links[to].iter_mut().any(|link| {

@@ -16,9 +16,9 @@ use crate::wire::Taken;
 const PAUSE: Duration = Duration::from_millis(5);
 
 impl Shared {
-    /// Waits until something may have changed for a link: for the answer of its oldest batch, for the
-    /// end of its receiver, or, if the link is broken, for a new connection, by which what has no
-    /// answer is repeated.
+    /// Waits until something may have changed for a link: for the answer of its oldest batch, for
+    /// the end of its receiver, or, if the link is broken, for a new connection, by which what has
+    /// no answer is repeated.
     ///
     /// # Errors
     ///

@@ -10,7 +10,7 @@ use crate::sender::lent::Loan;
 use crate::sender::open_batch::Items;
 use crate::wire::{BATCHES_MAX, Taken};
 
-/// What a batch consists of, as long as it may have to be sent again.
+/// The content of a batch, as long as it may have to be sent again.
 #[derive(Clone)]
 pub(super) enum Content {
     /// Nothing that could be sent again: it has gone with the request, and nothing is repeated.
@@ -57,7 +57,7 @@ impl Window {
         self.bytes
     }
 
-    /// Whether a batch of so many bytes may go.
+    /// Returns whether a batch of so many bytes may go.
     pub(super) fn has_room(&self, bytes: u64, credit: u64) -> bool {
         self.bytes + bytes <= credit && self.sent.len() < BATCHES_MAX
     }

@@ -1,4 +1,4 @@
-//! What comes once, at least once, or at most once when something breaks down.
+//! Items come once, at least once, or at most once when something breaks down.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -159,3 +159,27 @@ fn types_of_another_shape_are_refused() {
     drop(receiver);
     end([client, service]);
 }
+
+#[test]
+fn async_code_takes_batches() {
+    use futures_lite::StreamExt;
+
+    let (service, client) = (instance("na+sm://"), client("na+sm://"));
+    let mut receiver = receiver(&service, &ReceiveSpec::new());
+    let mut sender = sender(&client, &receiver, &SendSpec::new().batch_bytes(80));
+    let sending = std::thread::spawn(move || {
+        sender.send_all(0..10_000).unwrap();
+        sender.finish().unwrap();
+    });
+    let sum = futures_lite::future::block_on(async {
+        let mut sum = 0;
+        while let Some(batch) = receiver.next().await {
+            sum += batch.unwrap().sum::<u64>();
+        }
+        sum
+    });
+    assert_eq!(sum, (0..10_000).sum::<u64>());
+    sending.join().unwrap();
+    drop(receiver);
+    end([client, service]);
+}
