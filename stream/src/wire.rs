@@ -3,7 +3,7 @@
 //! | RPC | the sender says | the answer comes |
 //! |---|---|---|
 //! | `open` | who it is, what its items are, how far it is sure that they were taken | at once: the number of the item that is next, the credit |
-//! | `hold` | nothing: it stays open as long as the session | when the receiver ends |
+//! | `hold` | the number of its connection; it stays open as long as that | when the receiver ends |
 //! | `batch` | items, encoded one behind the other | when they have been taken: that gives the credit back |
 //! | `pull` | where items are that the receiver fetches, or the data of one item | the same |
 //!
@@ -58,13 +58,16 @@ impl StreamRpcs {
     }
 }
 
-/// The number of a session at its receiver, which gives none twice.
+/// The number of a connection: random, chosen by the sender, and never used again. Whoever does not
+/// know it cannot speak for the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct SessionId(pub(crate) u64);
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Open {
     pub(crate) version: u32,
+    /// The connection, which the sender holds already, or is about to.
+    pub(crate) session: SessionId,
     /// The sender's name among those of the stream.
     pub(crate) sender: String,
     /// A random number that the sender has for its life: whoever has another one and the same name
@@ -81,7 +84,6 @@ pub(crate) struct Open {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Opened {
-    pub(crate) session: SessionId,
     /// The item that is next.
     pub(crate) next: u64,
     /// Items below are acknowledged.

@@ -2,7 +2,7 @@
 //!
 //! | RPC | runs as | waits for |
 //! |---|---|---|
-//! | `open` | ULT | nothing |
+//! | `open` | ULT | the `hold` of the same connection |
 //! | `hold` | ULT | the end of the session, or of its connection, and then for a sender that comes back |
 //! | `batch` | tasklet | nothing |
 //! | `pull` | ULT | the transfer |
@@ -21,7 +21,7 @@ use crate::wire::{
     Head, NAME_BYTES_MAX, Open, Opened, Pulled, Refusal, SessionId, StreamRpcs, Taken, VERSION,
 };
 
-/// The time in which a sender that has opened a session has to hold it.
+/// The time in which a sender that opens a session has to hold its connection.
 const HELD_WITHIN: Duration = Duration::from_secs(10);
 
 /// The longest time for fetching a batch. A sender that is stopped in the midst is then taken for
@@ -73,29 +73,24 @@ impl Endpoint {
                 "its items have another shape: the two sides define the type differently".into(),
             ));
         }
-        let opened = self.table.open(Opener {
+        // The sender holds the connection first, so that its end is seen whenever that comes.
+        let connection = self.table.connection(open.session).ok_or(Refusal::InUse)?;
+        let until = Instant::now() + HELD_WITHIN;
+        let token = handle.cancel_token();
+        if ult::wait_any(&[&connection.held, token.event()], Some(until)) != Some(0) {
+            self.table.forget(&connection);
+            return Err(Refusal::Open("it does not hold its connection".to_owned()));
+        }
+        let opener = Opener {
             name: open.sender.clone(),
             life: open.life,
             resumes: open.resumes,
             from: open.from,
             endpoint: self.at,
             address: handle.origin().to_string(),
-        })?;
-        let (table, connection) = (self.table.clone(), opened.connection.clone());
-        let session = opened.session;
-        let pool = handle.instance().layout().rpc_pool();
-        let unheld = move || {
-            let until = Instant::now() + HELD_WITHIN;
-            if ult::wait_any(&[&connection.held, &connection.over], Some(until)).is_none() {
-                let why = "it has opened a session and not held it";
-                gone(&table, &session, &connection, why);
-            }
         };
-        if let Err(error) = pool.ult().name("margo_stream.unheld").spawn_detached(unheld) {
-            return Err(Refusal::Failed(error.to_string()));
-        }
+        let opened = self.table.open(opener, &connection)?;
         Ok(Opened {
-            session: opened.connection.id,
             next: opened.next,
             acknowledged: opened.acknowledged,
             credit: self.table.spec.credit_bytes,
@@ -103,19 +98,21 @@ impl Endpoint {
     }
 
     fn hold(&self, handle: Handle<SessionId, Taken>) {
-        let id = *handle.args();
-        let Some((session, connection)) = self.table.connection(id) else {
+        let Some(connection) = self.table.connection(*handle.args()) else {
             let _ = handle.respond(&Err(Refusal::NoSession));
             return;
         };
         if connection.held.set(()).is_err() {
-            let _ = handle.respond(&Err(Refusal::Breach("a session is held twice".into())));
+            let _ = handle.respond(&Err(Refusal::Breach("a connection is held twice".into())));
             return;
         }
         let token = handle.cancel_token();
         let ends: [&dyn Selectable; 3] = [&connection.over, handle.closing(), token.event()];
         let end = ult::wait_any(&ends, None);
+        self.table.forget(&connection);
         if end == Some(1) {
+            // Also for those that have opened no session.
+            let _ = connection.over.set(Err(Refusal::Closed));
             self.table.end(Err(StreamError::Closed { stream: self.table.stream }));
         }
         if end != Some(2) {
@@ -124,7 +121,9 @@ impl Endpoint {
         }
         let why = token.reason().map_or_else(String::new, |reason| reason.to_string());
         drop(handle);
-        gone(&self.table, &session, &connection, &why);
+        if let Some(session) = connection.session() {
+            gone(&self.table, session, &connection, &why);
+        }
     }
 
     fn batch(&self, handle: Handle<(Head, Raw), Taken>) {

@@ -57,6 +57,8 @@ pub(crate) struct Table {
     /// Bounded by the credit of the senders.
     pub(super) queue: channel::Sender<Delivered>,
     senders: Lock<Senders>,
+    /// Connections that are held or are to be, by their numbers.
+    connections: Lock<HashMap<u64, Arc<SenderConnection>>>,
     /// How the stream has ended: set before the queue is closed.
     outcome: OnceLock<Result<(), StreamError>>,
     /// Set when the stream has ended, for those who wait for a sender that comes back.
@@ -113,19 +115,23 @@ enum Status {
     Ended,
 }
 
-/// One connection of a session.
+/// Connections that are known, beyond two for each sender: of those that come and are refused.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// One connection of a sender.
 pub(super) struct SenderConnection {
     pub(super) id: SessionId,
     /// Set when the sender holds it.
     pub(super) held: Eventual<()>,
     /// Set when the session is over, or has another connection.
     pub(super) over: Eventual<Taken>,
+    /// The session that it was opened for.
+    session: OnceLock<Arc<Session>>,
 }
 
 impl SenderConnection {
-    fn new() -> Arc<Self> {
-        let (held, over) = (Eventual::new(), Eventual::new());
-        Arc::new(Self { id: SessionId(crate::base::random::number()), held, over })
+    pub(super) fn session(&self) -> Option<&Arc<Session>> {
+        self.session.get()
     }
 }
 
@@ -141,8 +147,6 @@ pub(super) struct Opener {
 
 /// A session that was opened.
 pub(super) struct OpenSession {
-    pub(super) session: Arc<Session>,
-    pub(super) connection: Arc<SenderConnection>,
     pub(super) next: u64,
     pub(super) acknowledged: u64,
 }
@@ -160,6 +164,7 @@ impl Table {
             schema,
             queue,
             senders: Lock::new(Senders::default()),
+            connections: Lock::new(HashMap::new()),
             outcome: OnceLock::new(),
             over: Eventual::new(),
             buffers: Buffers(Lock::new(Vec::new())),
@@ -185,24 +190,39 @@ impl Table {
         self.senders.lock().by_id.get(&id.0).cloned()
     }
 
-    /// The session with that connection.
-    pub(super) fn connection(
-        &self,
-        id: SessionId,
-    ) -> Option<(Arc<Session>, Arc<SenderConnection>)> {
-        let session = self.session(id)?;
-        let connection = session.state.lock().connection.clone();
-        (connection.id == id).then_some((session, connection))
+    /// The connection of that number, which is new unless its sender has held or opened it. `None`:
+    /// there are too many.
+    pub(super) fn connection(&self, id: SessionId) -> Option<Arc<SenderConnection>> {
+        let mut connections = self.connections.lock();
+        if let Some(connection) = connections.get(&id.0) {
+            return Some(connection.clone());
+        }
+        if connections.len() >= CONNECTIONS_MAX.saturating_add(self.spec.senders) {
+            return None;
+        }
+        let (held, over) = (Eventual::new(), Eventual::new());
+        let connection = Arc::new(SenderConnection { id, held, over, session: OnceLock::new() });
+        connections.insert(id.0, connection.clone());
+        Some(connection)
+    }
+
+    /// The connection is gone, or was never opened.
+    pub(super) fn forget(&self, connection: &SenderConnection) {
+        self.connections.lock().remove(&connection.id.0);
     }
 
     /// A sender comes, or comes back.
-    pub(super) fn open(&self, opener: Opener) -> Result<OpenSession, Refusal> {
+    pub(super) fn open(
+        &self,
+        opener: Opener,
+        connection: &Arc<SenderConnection>,
+    ) -> Result<OpenSession, Refusal> {
         if let Some(outcome) = self.outcome() {
             return Err(refusal(outcome));
         }
         let mut senders = self.senders.lock();
         let Some(session) = senders.by_name.get(&opener.name).cloned() else {
-            return self.open_new(&mut senders, opener);
+            return self.open_new(&mut senders, opener, connection);
         };
         let mut state = session.state.lock();
         let comes_back = state.life == opener.life;
@@ -220,20 +240,25 @@ impl Table {
         }
         check_from(opener.from, next)?;
         let old = state.order.reconnect();
-        let connection = SenderConnection::new();
         let replaced = std::mem::replace(&mut state.connection, connection.clone());
         (state.life, state.status, state.address) = (opener.life, Status::Live, opener.address);
         let acknowledged = state.order.acknowledged();
         drop(state);
         senders.by_id.remove(&replaced.id.0);
         senders.by_id.insert(connection.id.0, session.clone());
+        let _ = connection.session.set(session);
         drop(senders);
         let _ = replaced.over.set(Err(Refusal::NoSession));
         answer_all(old, &Err(Refusal::NoSession));
-        Ok(OpenSession { session, connection, next, acknowledged })
+        Ok(OpenSession { next, acknowledged })
     }
 
-    fn open_new(&self, senders: &mut Senders, opener: Opener) -> Result<OpenSession, Refusal> {
+    fn open_new(
+        &self,
+        senders: &mut Senders,
+        opener: Opener,
+        connection: &Arc<SenderConnection>,
+    ) -> Result<OpenSession, Refusal> {
         let Opener { name, life, from, endpoint, address, .. } = opener;
         let (there, all) = (senders.by_name.len(), self.spec.senders);
         if there >= all {
@@ -248,7 +273,6 @@ impl Table {
         }
         let next = self.spec.resume_at.get(&name).copied().unwrap_or(0);
         check_from(from, next)?;
-        let connection = SenderConnection::new();
         let state = SessionState {
             order: Order::new(self.spec.credit_bytes, next),
             life,
@@ -262,7 +286,8 @@ impl Table {
         *senders.at.entry(endpoint).or_default() += 1;
         senders.by_name.insert(name, session.clone());
         senders.by_id.insert(connection.id.0, session.clone());
-        Ok(OpenSession { session, connection, next, acknowledged: next })
+        let _ = connection.session.set(session);
+        Ok(OpenSession { next, acknowledged: next })
     }
 
     /// Takes credit for a batch whose bytes are going to be fetched; returns the number of the

@@ -8,6 +8,7 @@ use margo::na::{AllocOptions, MsgBuf, SharedBuffer};
 use margo::{Access, Exposed, ForwardError, ForwardRequest, Instance, ProviderHandle};
 use ult::Eventual;
 
+use crate::base::random;
 use crate::error::{ConnectError, SendError};
 use crate::sender::open_batch::Items;
 use crate::sender::window::{Content, Sent, Window};
@@ -85,17 +86,21 @@ impl Peer {
 
     fn try_connect(&self, from: u64) -> Result<(ReceiverConnection, Opened), ConnectError> {
         let (instance, target) = self.look_up()?;
+        let unreachable = |source| {
+            let (stream, address) = (self.stream, self.address.clone());
+            ConnectError::Unreachable { stream, address, source }
+        };
+        // Held before it is opened: the receiver sees the end of this side whenever it comes.
+        let session = SessionId(random::number());
+        let hold = instance.rpc(self.rpcs.hold, &target, &session).start().map_err(unreachable)?;
         let open = Open {
             version: VERSION,
+            session,
             sender: self.name.clone(),
             life: self.life,
             schema: self.schema,
             resumes: self.resumes,
             from,
-        };
-        let unreachable = |source| {
-            let (stream, address) = (self.stream, self.address.clone());
-            ConnectError::Unreachable { stream, address, source }
         };
         let opened = match instance.rpc(self.rpcs.open, &target, &open).timeout(ATTEMPT).wait() {
             Ok(Ok(opened)) => opened,
@@ -111,10 +116,9 @@ impl Peer {
             }
             Err(error) => return Err(unreachable(error)),
         };
-        let hold = instance.rpc(self.rpcs.hold, &target, &opened.session).start();
-        let hold = Some(hold.map_err(unreachable)?);
+        let hold = Some(hold);
         let eager_bytes = instance.network().eager_bytes().saturating_sub(HEAD_BYTES);
-        let (session, credit) = (opened.session, opened.credit);
+        let credit = opened.credit;
         Ok((ReceiverConnection { instance, target, session, credit, eager_bytes, hold }, opened))
     }
 
@@ -250,6 +254,12 @@ impl Link {
     /// more.
     pub(super) fn broken(&mut self, error: Result<Taken, ForwardError>) {
         let (stream, address) = (self.peer.stream, self.peer.address.clone());
+        let why = match &error {
+            Ok(Ok(())) => return,
+            Ok(Err(refusal)) => refusal.to_string(),
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(stream, address, why, "the connection with a receiver is gone");
         let error = match error {
             Ok(Ok(())) => return,
             Ok(Err(refusal)) => {

@@ -5,4 +5,6 @@ mod credit;
 mod delivery;
 mod ends;
 mod items;
+mod kill;
+mod process;
 mod routes;
