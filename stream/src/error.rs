@@ -150,7 +150,7 @@ pub enum ConnectError {
         /// The address.
         address: String,
         /// The error of the last instance.
-        source: LookupError,
+        source: Box<LookupError>,
     },
     /// No receiver answers there.
     #[error("stream `{stream}`: no receiver answers at {address}: {source}")]
@@ -160,7 +160,7 @@ pub enum ConnectError {
         /// The address.
         address: String,
         /// The error of the last attempt.
-        source: ForwardError,
+        source: Box<ForwardError>,
     },
     /// The receiver does not take this sender.
     #[error("stream `{stream}`: the receiver at {address} refuses sender `{sender}`: {why}")]

@@ -34,9 +34,12 @@ use crate::wire::Refusal;
 ///     Sender::connect(&[&service], NUMBERS, &[here.uri()], &spec, Route::RoundRobin)?;
 /// sender.send_all([1, 2, 3])?;
 /// sender.flush()?;
-/// let batch = receiver.recv_batch()?.expect("the stream goes on");
+/// let mut batch = receiver.recv_batch()?.expect("the stream goes on");
 /// assert_eq!((batch.sender(), batch.endpoint(), batch.first()), ("one", 0, 0));
-/// assert_eq!(batch.sum::<u64>(), 6);
+/// assert_eq!(batch.next(), Some(1));
+/// drop(batch); // its credit goes back
+/// let rest: u64 = receiver.recv_batch()?.into_iter().flatten().sum();
+/// assert_eq!(rest, 2 + 3);
 /// sender.finish()?;
 /// assert!(receiver.recv_batch()?.is_none());
 /// # drop(receiver);
@@ -161,6 +164,7 @@ impl<T: DeserializeOwned> Batch<T> {
     ///
     /// The batch, if it has no data ([`data`](Self::data)), or its item was taken, or cannot be
     /// decoded.
+    #[expect(clippy::result_large_err, reason = "it is the batch, and no error")]
     pub fn into_data(mut self) -> Result<(T, Data), Self> {
         if self.data().is_none() {
             return Err(self);

@@ -88,7 +88,7 @@ impl Peer {
         let (instance, target) = self.look_up()?;
         let unreachable = |source| {
             let (stream, address) = (self.stream, self.address.clone());
-            ConnectError::Unreachable { stream, address, source }
+            ConnectError::Unreachable { stream, address, source: Box::new(source) }
         };
         // Held before it is opened: the receiver sees the end of this side whenever it comes.
         let session = SessionId(random::number());
@@ -139,7 +139,7 @@ impl Peer {
         }
         let (stream, address) = (self.stream, self.address.clone());
         Err(match last {
-            Some(source) => ConnectError::Address { stream, address, source },
+            Some(source) => ConnectError::Address { stream, address, source: Box::new(source) },
             None => {
                 let what = "it is sent by no instance; give one, or several".to_owned();
                 ConnectError::Spec { stream, what }
@@ -328,10 +328,11 @@ impl Link {
         std::mem::swap(&mut sent.content, &mut content);
         self.send(&mut sent);
         // What goes with the request is not needed any more, unless it may have to be sent again.
-        if !self.replays && matches!(sent.content, Content::Items(_)) {
-            if let Content::Items(items) = std::mem::replace(&mut sent.content, Content::Gone) {
-                self.keep(items);
-            }
+        if !self.replays
+            && matches!(sent.content, Content::Items(_))
+            && let Content::Items(items) = std::mem::replace(&mut sent.content, Content::Gone)
+        {
+            self.keep(items);
         }
         self.window.push(sent);
         Ok(())

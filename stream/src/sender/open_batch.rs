@@ -70,6 +70,44 @@ impl OpenBatch {
         Ok(())
     }
 
+    /// Encodes items, as long as there are any, until the batch is long enough, or has so many
+    /// items. Returns false if there are no more.
+    ///
+    /// # Errors
+    ///
+    /// As [`push`](Self::push); the item is the last that was taken.
+    #[inline]
+    pub(super) fn fill<T: Serialize>(
+        &mut self,
+        items: &mut impl Iterator<Item = T>,
+        until: (usize, u32),
+        max: u64,
+    ) -> Result<bool, Result<u64, ProcError>> {
+        let (bytes, count) = until;
+        let before = self.writer.len();
+        let mut undo = Undo { writer: &mut self.writer, before, done: false };
+        // In a register, and told when the loop is left, however that is.
+        let mut counted = Counted { count: self.count, to: &mut self.count };
+        loop {
+            let Some(item) = items.next() else {
+                undo.done = true;
+                return Ok(false);
+            };
+            proc::to_writer(undo.writer, &item).map_err(Err)?;
+            let end = undo.writer.len();
+            let len = (end - undo.before) as u64;
+            if len > max {
+                return Err(Ok(len));
+            }
+            undo.before = end;
+            counted.count += 1;
+            if end >= bytes || counted.count >= count {
+                undo.done = true;
+                return Ok(true);
+            }
+        }
+    }
+
     /// The batch as it is; further items come into a new one, in that memory if it is given.
     pub(super) fn take(&mut self, buf: Option<MsgBuf>) -> (Items, u32) {
         let bytes = self.bytes;
@@ -89,6 +127,18 @@ fn writer(buf: MsgBuf) -> Writer {
     let limits =
         WriterLimits { bytes_max: usize::MAX >> 1, bulk_eager: false, ..WriterLimits::default() };
     Writer::new(buf, 0, end, limits)
+}
+
+struct Counted<'a> {
+    count: u32,
+    to: &'a mut u32,
+}
+
+impl Drop for Counted<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        *self.to = self.count;
+    }
 }
 
 /// Takes an item back of which only a part was encoded, also if its `Serialize` panics.
@@ -124,6 +174,21 @@ mod tests {
             assert!(self.0, "this item panics");
             Err(S::Error::custom("this item fails"))
         }
+    }
+
+    #[test]
+    fn items_fill_a_batch_up_to_one_that_fails() {
+        let mut batch = OpenBatch::new(16);
+        let mut numbers = 0..10_u64;
+        assert_eq!(batch.fill(&mut numbers, (16, 100), 8), Ok(true));
+        assert_eq!((batch.count(), batch.len()), (2, 16));
+        assert_eq!(batch.fill(&mut numbers, (1000, 5), 8), Ok(true));
+        assert_eq!(batch.fill(&mut numbers, (1000, 100), 8), Ok(false));
+        assert_eq!((batch.count(), batch.len()), (10, 80));
+        let mut texts = ["1", "2", "too long", "3"].into_iter();
+        assert_eq!(batch.fill(&mut texts, (1000, 100), 12), Err(Ok(19)));
+        assert_eq!((batch.count(), batch.len()), (12, 80 + 2 * 12));
+        assert_eq!(texts.next(), Some("3"));
     }
 
     #[test]

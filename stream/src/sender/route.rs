@@ -12,7 +12,7 @@ use twox_hash::XxHash64;
 /// use margo_stream::Route;
 ///
 /// // All words that are the same go to the same receiver.
-/// let route: Route<(String, u64)> = Route::by_key(|(word, _)| word.clone());
+/// let route: Route<(String, u64)> = Route::by_key(|(word, _): &(String, u64)| word.clone());
 /// assert_eq!(format!("{route:?}"), "Hash");
 /// ```
 pub enum Route<T> {

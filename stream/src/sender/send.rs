@@ -1,6 +1,7 @@
 //! Sending items, and the end of a stream.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use margo::bulk_memory::Exposable;
 use margo::{Access, Exposed};
@@ -57,7 +58,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
         if self.is_by_receiver() {
             return items.into_iter().try_for_each(|item| self.send(&item));
         }
-        let mut items = items.into_iter();
+        let mut items = items.into_iter().fuse();
         while self.put_some(&mut items)? {
             self.go(0)?;
         }
@@ -66,13 +67,14 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
 
     /// Encodes items until a batch is full; false if there are no more.
     fn put_some(&mut self, items: &mut impl Iterator<Item = T>) -> Result<bool, SendError> {
+        // The iterator is code of the program, which may wait with the lock held: nobody waits for
+        // the lock but in methods of this sender.
         let mut state = self.shared.state.lock();
         loop {
-            // Code of the program, which may wait: not with the lock held by a ULT of another
-            // execution stream, which does not wait for it either.
-            let Some(item) = items.next() else { return Ok(false) };
-            if state.put(0, &item, &self.shared)? {
-                return Ok(true);
+            match state.put_some(0, items, &self.shared)? {
+                Put::More => {}
+                Put::Full => return Ok(true),
+                Put::Over => return Ok(false),
             }
         }
     }
@@ -143,11 +145,7 @@ impl State {
         let max = self.links[batch].credit();
         let open = &mut self.open[batch];
         if let Err(error) = open.push(item, max) {
-            let stream = shared.stream;
-            return Err(match error {
-                Ok(bytes) => SendError::TooLarge { stream, bytes, max },
-                Err(error) => SendError::Encode { stream, why: error.to_string() },
-            });
+            return Err(shared.refused(error, max));
         }
         let (count, len) = (open.count(), open.len());
         let spec = &shared.spec;
@@ -157,18 +155,67 @@ impl State {
         if !count.is_power_of_two() {
             return Ok(false);
         }
+        Ok(self.goes_early(batch, shared))
+    }
+
+    /// Encodes items into an open batch: until it is to go, or it is time to look around, or there
+    /// are no more.
+    fn put_some<T: Serialize>(
+        &mut self,
+        batch: usize,
+        items: &mut impl Iterator<Item = T>,
+        shared: &Shared,
+    ) -> Result<Put, SendError> {
+        let max = self.links[batch].credit();
+        let (spec, open) = (&shared.spec, &mut self.open[batch]);
+        let look = (open.count() + 1).next_power_of_two().min(spec.batch_items);
+        let filled = open.fill(items, (spec.batch_bytes, look), max);
+        let is_full = open.len() >= spec.batch_bytes || open.count() >= spec.batch_items;
+        let is_begun = open.count() > 0;
+        match filled {
+            Err(error) => Err(shared.refused(error, max)),
+            Ok(_) if is_full => Ok(Put::Full),
+            Ok(more) => Ok(match (is_begun && self.goes_early(batch, shared), more) {
+                (true, _) => Put::Full,
+                (false, true) => Put::More,
+                (false, false) => Put::Over,
+            }),
+        }
+    }
+
+    /// Whether a batch that is not full is to go.
+    fn goes_early(&mut self, batch: usize, shared: &Shared) -> bool {
+        let (count, len) = (self.open[batch].count(), self.open[batch].len());
         // Now and then: items without bytes, whether the receiver has nothing to do, and whether
         // somebody else sends the batch if nothing follows.
-        if count >= ITEMS_MAX && len < count as usize {
-            return Ok(true);
+        if count >= ITEMS_MAX && len < count as usize || self.is_idle(batch) {
+            return true;
         }
-        if self.is_idle(batch) {
-            return Ok(true);
-        }
-        if count == 1 {
+        if shared.since[batch].load(Relaxed) == 0 {
             self.begun(batch, shared);
         }
-        Ok(false)
+        false
+    }
+}
+
+/// The state of an open batch after some items.
+enum Put {
+    /// It takes more.
+    More,
+    /// It is to go.
+    Full,
+    /// It takes more, and there are none.
+    Over,
+}
+
+impl Shared {
+    #[cold]
+    fn refused(&self, error: Result<u64, hg::ProcError>, max: u64) -> SendError {
+        let stream = self.stream;
+        match error {
+            Ok(bytes) => SendError::TooLarge { stream, bytes, max },
+            Err(error) => SendError::Encode { stream, why: error.to_string() },
+        }
     }
 }
 

@@ -98,7 +98,7 @@ impl Lifted<'_> {
             }
             Err(ConnectError::Refused { why, .. }) => SendError::Refused { stream, address, why },
             Err(ConnectError::Unreachable { source, .. }) => {
-                SendError::Lost { stream, address, source: Arc::new(source) }
+                SendError::Lost { stream, address, source: Arc::new(*source) }
             }
             Err(error) => SendError::Refused { stream, address, why: error.to_string() },
         };

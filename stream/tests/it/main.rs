@@ -1,5 +1,7 @@
 //! The tests of streams: one program, a module for each behaviour.
 
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
 mod common;
 mod credit;
 mod delivery;

@@ -43,11 +43,10 @@ impl Process {
 
     /// The next line that it says; `None` when it has ended.
     pub(crate) fn hear(&mut self) -> Option<String> {
-        let said = self.lines.by_ref().find_map(|line| {
+        self.lines.by_ref().find_map(|line| {
             // The test program's own output may stand before it.
             line.unwrap().split_once("say ").map(|(_, said)| said.to_owned())
-        });
-        said
+        })
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
