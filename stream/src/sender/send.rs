@@ -183,7 +183,7 @@ impl State {
         }
     }
 
-    /// Whether a batch that is not full is to go.
+    /// Returns whether a batch that is not full is to go.
     fn goes_early(&mut self, batch: usize, shared: &Shared) -> bool {
         let (count, len) = (self.open[batch].count(), self.open[batch].len());
         // Now and then: items without bytes, whether the receiver has nothing to do, and whether
