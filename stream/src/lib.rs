@@ -5,6 +5,11 @@
 //! senders; a [`Sender`] sends them to any number of receivers, by a [`Route`].
 #![forbid(unsafe_code)]
 
+/// The code of the guide is compiled and run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/src/streams.md")]
+struct Guide;
+
 mod base;
 mod error;
 mod receiver;

@@ -10,3 +10,4 @@ mod items;
 mod kill;
 mod process;
 mod routes;
+mod sim;
