@@ -25,5 +25,6 @@ pub use sender::connect::Sender;
 pub use sender::lent::Lent;
 pub use sender::route::Route;
 pub use spec::{
-    Acknowledge, BATCH_BYTES, CREDIT_BYTES, Delivery, LINGER, OnLoss, ReceiveSpec, SendSpec,
+    Acknowledge, BATCH_BYTES, CREDIT_BYTES, Delivery, LINGER, OnLoss, Position, Positions,
+    ReceiveSpec, SendSpec,
 };

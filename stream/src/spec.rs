@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// The bytes of a sender that a receiver holds at most, unless it says otherwise: 8 MiB.
 pub const CREDIT_BYTES: u64 = 8 << 20;
 
@@ -59,6 +61,36 @@ pub enum Acknowledge {
     OnCommit,
 }
 
+/// How far a receiver is with a sender: to be saved in a checkpoint.
+///
+/// ```
+/// use margo_stream::{Position, ReceiveSpec};
+///
+/// // As it was saved: 1,000 items of this sender, which had not ended.
+/// let position = Position { item: 1_000, has_ended: false };
+/// let spec = ReceiveSpec::new().resume_at("sensor-7", position);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// The number of the item that comes next.
+    pub item: u64,
+    /// True if none comes: the sender has said its end, and all before it was handed out.
+    pub has_ended: bool,
+}
+
+/// How far a receiver is with each sender, by its name, see
+/// [`Receiver::positions`](crate::Receiver::positions).
+///
+/// ```
+/// use margo_stream::{Position, Positions, ReceiveSpec};
+///
+/// let saved = Positions::from([("one".to_owned(), Position { item: 7, has_ended: true })]);
+/// let spec = saved.iter().fold(ReceiveSpec::new(), |spec, (sender, position)| {
+///     spec.resume_at(sender, *position)
+/// });
+/// ```
+pub type Positions = BTreeMap<String, Position>;
+
 /// How a stream is received: from how many senders, with how much credit, and what happens when one
 /// is lost.
 ///
@@ -74,7 +106,7 @@ pub struct ReceiveSpec {
     pub(crate) credit_bytes: u64,
     pub(crate) on_loss: OnLoss,
     pub(crate) acknowledge: Acknowledge,
-    pub(crate) resume_at: BTreeMap<String, u64>,
+    pub(crate) resume_at: Positions,
 }
 
 impl Default for ReceiveSpec {
@@ -141,8 +173,8 @@ impl ReceiveSpec {
     /// when it was made. A sender that cannot go on there, because it was told that later items
     /// have been taken, is refused.
     #[must_use]
-    pub fn resume_at(mut self, sender: impl Into<String>, item: u64) -> Self {
-        self.resume_at.insert(sender.into(), item);
+    pub fn resume_at(mut self, sender: impl Into<String>, position: Position) -> Self {
+        self.resume_at.insert(sender.into(), position);
         self
     }
 }

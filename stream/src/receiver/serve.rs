@@ -1,6 +1,5 @@
 //! The receiving end of a stream: [`Receiver`].
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use crate::error::{ServeError, StreamError};
 use crate::receiver::batch::Batch;
 use crate::receiver::handlers;
 use crate::receiver::table::{Delivered, Table, answer_all, refusal};
-use crate::spec::{Acknowledge, ReceiveSpec};
+use crate::spec::{Acknowledge, Positions, ReceiveSpec};
 use crate::wire::StreamRpcs;
 
 /// The receiving end of a stream, at any number of endpoints.
@@ -264,15 +263,16 @@ impl<T> Receiver<T> {
         &self.serving.addresses
     }
 
-    /// The number of the item that comes next, of each sender: how far the program has been given
-    /// items, those of a batch when it gets the batch. To be saved together with what was made of
-    /// them ([`Acknowledge::OnCommit`]).
-    pub fn positions(&self) -> BTreeMap<String, u64> {
+    /// The position of each sender that has come, and of those of the checkpoint: how far the
+    /// program has been given items, those of a batch when it gets the batch. To be saved together
+    /// with what was made of them ([`Acknowledge::OnCommit`]).
+    pub fn positions(&self) -> Positions {
         let mut positions = self.serving.table.positions();
         if let Some(batch) = &self.current
             && let Some(at) = positions.get_mut(batch.sender())
         {
-            *at -= batch.left();
+            at.item -= batch.left();
+            at.has_ended &= batch.is_empty();
         }
         positions
     }
@@ -281,10 +281,10 @@ impl<T> Receiver<T> {
     /// their credit goes back, and their senders forget them. A batch of which `recv` has not given
     /// all items stays until a later commit. Without [`Acknowledge::OnCommit`] nothing waits for
     /// this.
-    pub fn commit(&self, positions: &BTreeMap<String, u64>) {
+    pub fn commit(&self, positions: &Positions) {
         if self.serving.table.spec.acknowledge == Acknowledge::OnCommit {
-            for (sender, item) in positions {
-                self.serving.table.commit(sender, *item);
+            for (sender, position) in positions {
+                self.serving.table.commit(sender, *position);
             }
         }
     }

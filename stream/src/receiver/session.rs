@@ -97,6 +97,11 @@ impl<A, P> Order<A, P> {
         self.connection
     }
 
+    /// The number behind the last item of all, once all of them have arrived.
+    pub(crate) fn end(&self) -> Option<u64> {
+        self.end.filter(|_| self.has_ended())
+    }
+
     /// Returns whether all items have arrived.
     pub(crate) fn has_ended(&self) -> bool {
         self.end == Some(self.next)
@@ -229,7 +234,8 @@ impl<A, P> Order<A, P> {
         let again = self.again.drain(..).map(|(_, answer)| answer);
         let mut old: Vec<A> = again.collect();
         old.extend(early.map(|early| early.answer));
-        self.end = None;
+        // What was said of an end counts once it is reached.
+        self.end = self.end();
         old
     }
 }

@@ -21,13 +21,13 @@ use std::time::Duration;
 
 use margo::bulk_memory::BulkBuffer;
 use margo::{Handle, Instance};
-use prim::lock::Lock;
+use prim::lock::{Guard, Lock};
 use ult::Eventual;
 use ult::channel;
 
 use crate::error::StreamError;
 use crate::receiver::session::{Arrived, BatchRef, Order};
-use crate::spec::{Acknowledge, OnLoss, ReceiveSpec};
+use crate::spec::{Acknowledge, OnLoss, Position, Positions, ReceiveSpec};
 use crate::wire::{Head, Refusal, SessionId, Taken};
 
 /// Whom the answer of a batch is owed to.
@@ -104,6 +104,10 @@ pub(super) struct SessionState {
     pub(super) given: u64,
     /// Batches that the program has taken and not committed.
     uncommitted: BTreeMap<u64, (BatchRef, Owed)>,
+    /// The answer to the end that the sender has said.
+    end_owed: Vec<Owed>,
+    /// Set when the program has committed the end.
+    is_end_committed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,8 +115,10 @@ enum Status {
     Live,
     /// The connection is gone, and it may come back.
     Gone,
-    /// All of its items have arrived, or it is not waited for any more.
+    /// All of its items have arrived. It may come back for answers that were lost.
     Ended,
+    /// It is not waited for any more.
+    GivenUp,
 }
 
 /// Connections that are known, beyond two for each sender: of those that come and are refused.
@@ -130,6 +136,10 @@ pub(super) struct SenderConnection {
 }
 
 impl SenderConnection {
+    fn new(id: SessionId) -> Self {
+        Self { id, held: Eventual::new(), over: Eventual::new(), session: OnceLock::new() }
+    }
+
     pub(super) fn session(&self) -> Option<&Arc<Session>> {
         self.session.get()
     }
@@ -171,10 +181,30 @@ impl Table {
             tasks: Tasks::new(),
             counts: Counts::default(),
         };
-        if table.spec.senders == 0 {
-            table.end(Ok(()));
-        }
+        table.resume();
         table
+    }
+
+    /// Enters the senders that have ended by the checkpoint.
+    fn resume(&self) {
+        let mut senders = self.senders.lock();
+        for (name, position) in self.spec.resume_at.iter().filter(|(_, at)| at.has_ended) {
+            let connection = Arc::new(SenderConnection::new(SessionId(0)));
+            let mut state = SessionState::new(position.item, self.spec.credit_bytes, connection);
+            state.status = Status::Ended;
+            state.is_end_committed = true;
+            // Nothing has arrived that could be behind it.
+            let _ = state.order.end_at(position.item);
+            let (name, endpoint) = (name.clone(), 0);
+            let session = Session { name: name.clone(), endpoint, state: Lock::new(state) };
+            senders.by_name.insert(name, Arc::new(session));
+            senders.ended += 1;
+        }
+        let is_over = senders.ended >= self.spec.senders;
+        drop(senders);
+        if is_over {
+            self.end(Ok(()));
+        }
     }
 
     /// How the stream has ended; `None`: it goes on.
@@ -200,8 +230,7 @@ impl Table {
         if connections.len() >= CONNECTIONS_MAX.saturating_add(self.spec.senders) {
             return None;
         }
-        let (held, over) = (Eventual::new(), Eventual::new());
-        let connection = Arc::new(SenderConnection { id, held, over, session: OnceLock::new() });
+        let connection = Arc::new(SenderConnection::new(id));
         connections.insert(id.0, connection.clone());
         Some(connection)
     }
@@ -217,9 +246,7 @@ impl Table {
         opener: Opener,
         connection: &Arc<SenderConnection>,
     ) -> Result<OpenSession, Refusal> {
-        if let Some(outcome) = self.outcome() {
-            return Err(refusal(outcome));
-        }
+        self.check_open()?;
         let mut senders = self.senders.lock();
         let Some(session) = senders.by_name.get(&opener.name).cloned() else {
             return self.open_new(&mut senders, opener, connection);
@@ -227,21 +254,25 @@ impl Table {
         let mut state = session.state.lock();
         let comes_back = state.life == opener.life;
         match state.status {
-            Status::Ended => return Err(Refusal::Open("it has ended, or was given up".to_owned())),
+            Status::GivenUp => return Err(Refusal::Open("it was given up".to_owned())),
             Status::Live if !comes_back => return Err(Refusal::InUse),
-            Status::Live | Status::Gone => {}
+            Status::Live | Status::Gone | Status::Ended => {}
         }
-        let next = state.order.next();
-        if !comes_back && !opener.resumes && next > 0 {
+        let (next, has_ended) = (state.order.next(), state.status == Status::Ended);
+        if !comes_back && !opener.resumes && next > 0 && !has_ended {
             return Err(Refusal::Open(format!(
                 "a sender of this name has sent {next} items, and another process is to go on; it \
                  says so by SendSpec::resumes, and begins behind them"
             )));
         }
         check_from(opener.from, next)?;
-        let old = state.order.reconnect();
+        let mut old = state.order.reconnect();
+        old.append(&mut state.end_owed);
         let replaced = std::mem::replace(&mut state.connection, connection.clone());
-        (state.life, state.status, state.address) = (opener.life, Status::Live, opener.address);
+        (state.life, state.address) = (opener.life, opener.address);
+        if !has_ended {
+            state.status = Status::Live;
+        }
         let acknowledged = state.order.acknowledged();
         drop(state);
         senders.by_id.remove(&replaced.id.0);
@@ -249,6 +280,9 @@ impl Table {
         let _ = connection.session.set(session);
         drop(senders);
         let _ = replaced.over.set(Err(Refusal::NoSession));
+        if has_ended {
+            let _ = connection.over.set(Ok(()));
+        }
         answer_all(old, &Err(Refusal::NoSession));
         Ok(OpenSession { next, acknowledged })
     }
@@ -271,17 +305,10 @@ impl Table {
                 return Err(Refusal::Open(format!("this endpoint has its {all} senders already")));
             }
         }
-        let next = self.spec.resume_at.get(&name).copied().unwrap_or(0);
+        let next = self.spec.resume_at.get(&name).map_or(0, |position| position.item);
         check_from(from, next)?;
-        let state = SessionState {
-            order: Order::new(self.spec.credit_bytes, next),
-            life,
-            status: Status::Live,
-            address,
-            connection: connection.clone(),
-            given: next,
-            uncommitted: BTreeMap::new(),
-        };
+        let mut state = SessionState::new(next, self.spec.credit_bytes, connection.clone());
+        (state.life, state.address) = (life, address);
         let session = Arc::new(Session { name: name.clone(), endpoint, state: Lock::new(state) });
         *senders.at.entry(endpoint).or_default() += 1;
         senders.by_name.insert(name, session.clone());
@@ -340,10 +367,10 @@ impl Table {
             answer_all([owed], &Err(refusal));
             return;
         }
-        let said = match head.is_last {
-            true => state.order.end_at(end),
-            false => Ok(()),
-        };
+        if head.is_last {
+            self.end_arrives(session, state, (head, end), (connection, bytes), owed);
+            return;
+        }
         let first = head.first;
         let arrived = Arrived { first, skip: 0, end, bytes, connection, answer: owed, payload };
         let hand_out = |arrived: Arrived<Owed, Payload>| {
@@ -352,10 +379,7 @@ impl Table {
             // It is closed: the stream is over.
             refused.extend(sent.map_err(|unsent| unsent.0.arrived.answer).err());
         };
-        let done = match said {
-            Err(what) => Err((arrived.answer, what)),
-            Ok(()) => state.order.arrive(arrived, hand_out, |answer| due.push(answer)),
-        };
+        let done = state.order.arrive(arrived, hand_out, |answer| due.push(answer));
         let has_ended = state.order.has_ended();
         drop(state);
         answer_all(due, &Ok(()));
@@ -365,18 +389,57 @@ impl Table {
         if let Err((owed, what)) = done {
             answer_all([owed], &Err(self.breach(session, what)));
         } else if has_ended {
-            self.sender_ended(session);
+            self.sender_ended(session, Status::Ended);
         }
     }
 
-    /// All items of a sender have arrived, or it is not waited for any more.
-    fn sender_ended(&self, session: &Session) {
-        let mut senders = self.senders.lock();
-        let mut state = session.state.lock();
-        if state.status == Status::Ended {
+    /// A sender says that no items follow.
+    fn end_arrives(
+        &self,
+        session: &Arc<Session>,
+        mut state: Guard<'_, SessionState>,
+        (head, end): (Head, u64),
+        (connection, bytes): (u32, u64),
+        owed: Owed,
+    ) {
+        state.order.refuse(connection, bytes);
+        let said = match head.count {
+            0 => state.order.end_at(end),
+            _ => Err("an end has items".to_owned()),
+        };
+        if let Err(what) = said {
+            drop(state);
+            answer_all([owed], &Err(self.breach(session, what)));
             return;
         }
-        state.status = Status::Ended;
+        state.end_owed.push(owed);
+        let (due, has_ended) = (self.due_for_end(&mut state), state.order.has_ended());
+        drop(state);
+        answer_all(due, &Ok(()));
+        if has_ended {
+            self.sender_ended(session, Status::Ended);
+        }
+    }
+
+    /// The answer to an end, if that is due: when all items are acknowledged, and, where the
+    /// program commits, the end itself is. A sender that is answered need not come back.
+    fn due_for_end(&self, state: &mut SessionState) -> Vec<Owed> {
+        let all = state.order.end() == Some(state.order.acknowledged());
+        let is_due = match self.spec.acknowledge {
+            Acknowledge::OnTake => all,
+            Acknowledge::OnCommit => all && state.is_end_committed,
+        };
+        if is_due { std::mem::take(&mut state.end_owed) } else { Vec::new() }
+    }
+
+    /// All items of a sender have arrived, or it is not waited for any more.
+    fn sender_ended(&self, session: &Session, status: Status) {
+        let mut senders = self.senders.lock();
+        let mut state = session.state.lock();
+        if matches!(state.status, Status::Ended | Status::GivenUp) {
+            return;
+        }
+        state.status = status;
         let connection = state.connection.clone();
         drop(state);
         senders.ended += 1;
@@ -458,7 +521,7 @@ impl Table {
         drop(state);
         answer_all(old, &Err(refusal.clone()));
         let _ = connection.over.set(Err(refusal.clone()));
-        self.sender_ended(session);
+        self.sender_ended(session, Status::GivenUp);
     }
 
     /// The stream ends so, unless it has ended.
@@ -475,6 +538,7 @@ impl Table {
         for session in sessions {
             let mut state = session.state.lock();
             let mut old = state.order.reconnect();
+            old.append(&mut state.end_owed);
             let uncommitted = std::mem::take(&mut state.uncommitted).into_values();
             old.extend(uncommitted.map(|(_, owed)| owed));
             let connection = state.connection.clone();
@@ -495,40 +559,66 @@ impl Table {
             }
             Acknowledge::OnTake => state.order.acknowledge(batch, |owed| due.push(owed)),
         }
+        due.append(&mut self.due_for_end(&mut state));
         drop(state);
         due.push(owed);
         answer_all(due, &Ok(()));
     }
 
-    /// The program has saved what it has made of the items of a sender below `item`.
-    pub(super) fn commit(&self, sender: &str, item: u64) {
+    /// The program has saved what it has made of the items of a sender up to there.
+    pub(super) fn commit(&self, sender: &str, position: Position) {
         let Some(session) = self.senders.lock().by_name.get(sender).cloned() else { return };
         let mut due = Vec::new();
         let mut state = session.state.lock();
         while let Some(first) = state.uncommitted.first_entry()
-            && first.get().0.end <= item
+            && first.get().0.end <= position.item
         {
             let (batch, owed) = first.remove();
             state.order.acknowledge(batch, |owed| due.push(owed));
             due.push(owed);
         }
+        state.is_end_committed |= position.has_ended;
+        due.append(&mut self.due_for_end(&mut state));
         drop(state);
         answer_all(due, &Ok(()));
     }
 
     /// The items that the program was given, by sender.
-    pub(super) fn positions(&self) -> BTreeMap<String, u64> {
+    pub(super) fn positions(&self) -> Positions {
         let senders = self.senders.lock();
-        let given = |session: &Arc<Session>| session.state.lock().given;
-        senders.by_name.iter().map(|(name, session)| (name.clone(), given(session))).collect()
+        let position = |session: &Arc<Session>| {
+            let state = session.state.lock();
+            let item = state.given;
+            Position { item, has_ended: state.order.end() == Some(item) }
+        };
+        // Those that have not come since the checkpoint are where they were.
+        let mut positions = self.spec.resume_at.clone();
+        let come = senders.by_name.iter().map(|(name, session)| (name.clone(), position(session)));
+        positions.extend(come);
+        positions
     }
 }
 
 impl SessionState {
+    /// Of a sender whose next item is that.
+    fn new(next: u64, credit: u64, connection: Arc<SenderConnection>) -> Self {
+        Self {
+            order: Order::new(credit, next),
+            life: 0,
+            status: Status::Live,
+            address: String::new(),
+            connection,
+            given: next,
+            uncommitted: BTreeMap::new(),
+            end_owed: Vec::new(),
+            is_end_committed: false,
+        }
+    }
+
     /// Checks that batches by that connection are taken.
     fn check(&self, id: SessionId) -> Result<(), Refusal> {
         match self.status {
-            Status::Live if self.connection.id == id => Ok(()),
+            Status::Live | Status::Ended if self.connection.id == id => Ok(()),
             _ => Err(Refusal::NoSession),
         }
     }

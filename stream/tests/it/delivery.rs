@@ -1,10 +1,10 @@
 //! Items come once, at least once, or at most once when something breaks down.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use margo_stream::{
-    Acknowledge, ConnectError, Delivery, OnLoss, ReceiveSpec, Route, SendSpec, Sender,
+    Acknowledge, ConnectError, Delivery, OnLoss, Position, Positions, ReceiveSpec, Route, SendSpec,
+    Sender,
 };
 
 use crate::common::{NUMBERS, SOON, client, end, instance, receiver, sender};
@@ -74,14 +74,14 @@ fn with_a_checkpoint_each_item_comes_exactly_once() {
             sender.finish().unwrap();
         })
     };
-    let (mut checkpoint, mut sum) = (BTreeMap::<String, u64>::new(), 0);
+    let (mut checkpoint, mut sum) = (Positions::new(), 0);
     let mut lives = 0;
     'lives: loop {
         lives += 1;
         let service = instance("na+sm://");
         let mut spec = ReceiveSpec::new().acknowledge(Acknowledge::OnCommit).credit_bytes(4_000);
-        for (sender, item) in &checkpoint {
-            spec = spec.resume_at(sender, *item);
+        for (sender, position) in &checkpoint {
+            spec = spec.resume_at(sender, *position);
         }
         let mut receiver = receiver(&service, &spec);
         std::fs::write(&file, &receiver.addresses()[0]).unwrap();
@@ -118,4 +118,34 @@ fn with_a_checkpoint_each_item_comes_exactly_once() {
     assert_eq!(sum, (0..5_000).sum::<u64>());
     assert!(lives >= 5, "{lives}");
     end([client]);
+}
+
+#[test]
+fn a_checkpoint_keeps_senders_that_have_not_come_back() {
+    let service = instance("na+sm://");
+    let (one, two) =
+        (Position { item: 7, has_ended: false }, Position { item: 9, has_ended: true });
+    let spec = ReceiveSpec::new().senders(3).acknowledge(Acknowledge::OnCommit);
+    let receiver = receiver(&service, &spec.resume_at("one", one).resume_at("two", two));
+    let expected = Positions::from([("one".to_owned(), one), ("two".to_owned(), two)]);
+    assert_eq!(receiver.positions(), expected);
+    drop(receiver);
+    end([service]);
+}
+
+#[test]
+fn a_stream_whose_senders_have_all_ended_is_over() {
+    let (service, client) = (instance("na+sm://"), client("na+sm://"));
+    let ended = Position { item: 9, has_ended: true };
+    let spec = ReceiveSpec::new().acknowledge(Acknowledge::OnCommit).resume_at("one", ended);
+    let mut receiver = receiver(&service, &spec);
+    assert_eq!(receiver.recv().unwrap(), None);
+    // One whose last answer was lost is told that it may go.
+    let spec = SendSpec::new().name("one").resumes(true);
+    let mut sender = sender(&client, &receiver, &spec);
+    assert_eq!(sender.position(), 9);
+    sender.flush().unwrap();
+    sender.finish().unwrap();
+    drop(receiver);
+    end([client, service]);
 }

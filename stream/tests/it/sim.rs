@@ -11,12 +11,13 @@ use std::time::Duration;
 use margo::Instance;
 use margo::na::sim::{LinkOptions, Network};
 use margo_stream::{
-    Acknowledge, Delivery, OnLoss, ReceiveSpec, Receiver, Route, SendSpec, Sender, StreamError,
+    Acknowledge, Delivery, OnLoss, Positions, ReceiveSpec, Receiver, Route, SendSpec, Sender,
+    StreamError,
 };
 
 use crate::common::{NUMBERS, SOON};
 
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 8;
 const SENDERS: u64 = 2;
 const ITEMS: u64 = 3_000;
 
@@ -70,7 +71,9 @@ fn send(net: &str, sender: u64) -> std::thread::JoinHandle<()> {
             Sender::connect(&[&client], NUMBERS, &to, &spec, Route::RoundRobin).unwrap();
         sender_end.send_all((0..ITEMS).map(|item| item * SENDERS + sender)).unwrap();
         // Its last answer may be lost with the receiver, which has ended by then.
-        let _ = sender_end.finish();
+        if let Err(error) = sender_end.finish() {
+            println!("sender {sender}: {error}");
+        }
         let _ = client.finalize_and_wait();
     })
 }
@@ -115,7 +118,7 @@ fn a_receiver_that_dies_goes_on_at_its_checkpoint() {
         let _trace = network.trace_on_panic(50);
         let senders: Vec<_> = (0..SENDERS).map(|sender| send(&net, sender)).collect();
         // What is on the disk: the positions, and what was made of the items until there.
-        let (mut positions, mut saved) = (BTreeMap::<String, u64>::new(), BTreeMap::new());
+        let (mut positions, mut saved) = (Positions::new(), BTreeMap::new());
         let mut life = 0;
         loop {
             let service = Instance::builder(format!("na+sim://{net}/receiver")).start().unwrap();
@@ -124,8 +127,8 @@ fn a_receiver_that_dies_goes_on_at_its_checkpoint() {
                 .credit_bytes(8_000)
                 .acknowledge(Acknowledge::OnCommit)
                 .on_loss(OnLoss::Wait(SOON));
-            for (sender, item) in &positions {
-                spec = spec.resume_at(sender, *item);
+            for (sender, position) in &positions {
+                spec = spec.resume_at(sender, *position);
             }
             let mut receiver = Receiver::serve(&[&service], NUMBERS, &spec).unwrap();
             let dies_after = 400 + drawn(seed, 300 + life, 2_000);
