@@ -77,9 +77,10 @@ impl Endpoint {
         let connection = self.table.connection(open.session).ok_or(Refusal::InUse)?;
         let until = Instant::now() + HELD_WITHIN;
         let token = handle.cancel_token();
-        if ult::wait_any(&[&connection.held, token.event()], Some(until)) != Some(0) {
+        let ends: [&dyn Selectable; 3] = [&connection.held, token.event(), handle.closing()];
+        if ult::wait_any(&ends, Some(until)) != Some(0) {
             self.table.forget(&connection);
-            return Err(Refusal::Open("it does not hold its connection".to_owned()));
+            return Err(Refusal::NoSession);
         }
         let opener = Opener {
             name: open.sender.clone(),
@@ -89,7 +90,17 @@ impl Endpoint {
             endpoint: self.at,
             address: handle.origin().to_string(),
         };
-        let opened = self.table.open(opener, &connection)?;
+        let (opened, session) = self.table.open(opener, &connection)?;
+        if !connection.bind(&session) {
+            // It has ended meanwhile. What follows of that may take its time.
+            let (table, why) = (self.table.clone(), "its connection is gone");
+            let follow = move || gone(&table, &session, &connection, why);
+            let pool = handle.instance().layout().rpc_pool();
+            if pool.ult().name("margo_stream.gone").spawn_detached(follow).is_err() {
+                tracing::warn!("no ULT waits for a sender of a stream that is gone");
+            }
+            return Err(Refusal::NoSession);
+        }
         Ok(Opened {
             next: opened.next,
             acknowledged: opened.acknowledged,
@@ -110,6 +121,7 @@ impl Endpoint {
         let ends: [&dyn Selectable; 3] = [&connection.over, handle.closing(), token.event()];
         let end = ult::wait_any(&ends, None);
         self.table.forget(&connection);
+        let session = connection.leave();
         if end == Some(1) {
             // Also for those that have opened no session.
             let _ = connection.over.set(Err(Refusal::Closed));
@@ -121,8 +133,8 @@ impl Endpoint {
         }
         let why = token.reason().map_or_else(String::new, |reason| reason.to_string());
         drop(handle);
-        if let Some(session) = connection.session() {
-            gone(&self.table, session, &connection, &why);
+        if let Some(session) = session {
+            gone(&self.table, &session, &connection, &why);
         }
     }
 

@@ -131,17 +131,38 @@ pub(super) struct SenderConnection {
     pub(super) held: Eventual<()>,
     /// Set when the session is over, or has another connection.
     pub(super) over: Eventual<Taken>,
-    /// The session that it was opened for.
-    session: OnceLock<Arc<Session>>,
+    end: Lock<ConnectionEnd>,
+}
+
+/// Whom the end of a connection concerns, or that it has come already.
+enum ConnectionEnd {
+    Unbound,
+    Session(Arc<Session>),
+    Over,
 }
 
 impl SenderConnection {
     fn new(id: SessionId) -> Self {
-        Self { id, held: Eventual::new(), over: Eventual::new(), session: OnceLock::new() }
+        let end = Lock::new(ConnectionEnd::Unbound);
+        Self { id, held: Eventual::new(), over: Eventual::new(), end }
     }
 
-    pub(super) fn session(&self) -> Option<&Arc<Session>> {
-        self.session.get()
+    /// The connection is that of a session, which hears of its end. `false`: it has ended.
+    pub(super) fn bind(&self, session: &Arc<Session>) -> bool {
+        let mut end = self.end.lock();
+        let is_over = matches!(*end, ConnectionEnd::Over);
+        if !is_over {
+            *end = ConnectionEnd::Session(session.clone());
+        }
+        !is_over
+    }
+
+    /// The connection has ended; returns the session that hears of it.
+    pub(super) fn leave(&self) -> Option<Arc<Session>> {
+        match std::mem::replace(&mut *self.end.lock(), ConnectionEnd::Over) {
+            ConnectionEnd::Session(session) => Some(session),
+            ConnectionEnd::Unbound | ConnectionEnd::Over => None,
+        }
     }
 }
 
@@ -245,7 +266,7 @@ impl Table {
         &self,
         opener: Opener,
         connection: &Arc<SenderConnection>,
-    ) -> Result<OpenSession, Refusal> {
+    ) -> Result<(OpenSession, Arc<Session>), Refusal> {
         self.check_open()?;
         let mut senders = self.senders.lock();
         let Some(session) = senders.by_name.get(&opener.name).cloned() else {
@@ -277,14 +298,13 @@ impl Table {
         drop(state);
         senders.by_id.remove(&replaced.id.0);
         senders.by_id.insert(connection.id.0, session.clone());
-        let _ = connection.session.set(session);
         drop(senders);
         let _ = replaced.over.set(Err(Refusal::NoSession));
         if has_ended {
             let _ = connection.over.set(Ok(()));
         }
         answer_all(old, &Err(Refusal::NoSession));
-        Ok(OpenSession { next, acknowledged })
+        Ok((OpenSession { next, acknowledged }, session))
     }
 
     fn open_new(
@@ -292,7 +312,7 @@ impl Table {
         senders: &mut Senders,
         opener: Opener,
         connection: &Arc<SenderConnection>,
-    ) -> Result<OpenSession, Refusal> {
+    ) -> Result<(OpenSession, Arc<Session>), Refusal> {
         let Opener { name, life, from, endpoint, address, .. } = opener;
         let (there, all) = (senders.by_name.len(), self.spec.senders);
         if there >= all {
@@ -313,8 +333,7 @@ impl Table {
         *senders.at.entry(endpoint).or_default() += 1;
         senders.by_name.insert(name, session.clone());
         senders.by_id.insert(connection.id.0, session.clone());
-        let _ = connection.session.set(session);
-        Ok(OpenSession { next, acknowledged: next })
+        Ok((OpenSession { next, acknowledged: next }, session))
     }
 
     /// Takes credit for a batch whose bytes are going to be fetched; returns the number of the
@@ -554,7 +573,13 @@ impl Table {
         let mut state = session.state.lock();
         match self.spec.acknowledge {
             Acknowledge::OnCommit => {
-                state.uncommitted.insert(batch.first, (batch, owed));
+                let is_open = self.check_open();
+                if is_open.is_ok() {
+                    state.uncommitted.insert(batch.first, (batch, owed));
+                } else {
+                    drop(state);
+                    answer_all([owed], &is_open);
+                }
                 return;
             }
             Acknowledge::OnTake => state.order.acknowledge(batch, |owed| due.push(owed)),
@@ -600,7 +625,7 @@ impl Table {
 }
 
 impl SessionState {
-    /// Of a sender whose next item is that.
+    /// The state of a sender whose next item is that.
     fn new(next: u64, credit: u64, connection: Arc<SenderConnection>) -> Self {
         Self {
             order: Order::new(credit, next),
