@@ -281,6 +281,8 @@ fn ult_cases() -> Vec<Case> {
         row("ult.channel.same", NONE, channel::same),
         row("ult.channel.bounded", NONE, channel::bounded).two_cores(),
         row("ult.channel.unbounded", NONE, channel::unbounded).two_cores(),
+        row("ult.channel.spsc", NONE, channel::spsc).two_cores(),
+        row("ult.channel.spsc.batch", NONE, channel::spsc_batch).two_cores(),
         Case::new("ult.memory_1m", Bytes, Limit(8.5 * 1024.0), memory::memory),
         row("ult.create_1m", Limit(2e9), memory::create),
         row("ult.create_join.1m", NONE, |c| memory::lives(c, |pool| pool.ult())),

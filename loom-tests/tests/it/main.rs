@@ -22,6 +22,7 @@ mod ult {
     mod select;
     mod semaphore;
     mod sleep;
+    mod spsc;
     mod stealing;
     mod suspend;
     mod timer;

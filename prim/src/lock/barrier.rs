@@ -16,7 +16,7 @@ pub use self::imp::{heavy, is_there, light, thread_token};
 #[cfg(loom)]
 pub use self::model::{heavy, is_there, light, thread_token};
 
-/// The kernel refuses what it granted when the first endpoint was opened.
+/// The kernel refuses what it granted when the process first asked ([`is_there`]).
 ///
 /// ```
 /// use prim::lock::barrier::{self, Refused};
@@ -28,9 +28,9 @@ pub use self::model::{heavy, is_there, light, thread_token};
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "membarrier(2) worked when the first endpoint was opened and fails now ({}): permit it in the \
+    "membarrier(2) worked earlier in this process and fails now ({}): permit it in the \
      system-call filter (seccomp) of this process, or install the filter before the first endpoint \
-     is opened",
+     is opened and the first channel of `spsc` made",
     std::io::Error::from_raw_os_error(*.0)
 )]
 pub struct Refused(i32);

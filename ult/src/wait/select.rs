@@ -20,8 +20,8 @@ use crate::engine::waiting::watch::Watch;
 use crate::wait::eventual::Eventual;
 
 /// Something that [`wait_any`] can wait for: [`Eventual`], [`CountDown`](crate::CountDown),
-/// [`Receiver`](crate::wait::channel::Receiver) and [`Sender`](crate::wait::channel::Sender) of a
-/// channel, and [`Semaphore::ready`](crate::Semaphore::ready).
+/// the ends of a [`channel`](crate::wait::channel), and
+/// [`Semaphore::ready`](crate::Semaphore::ready).
 ///
 /// Only types of this crate implement it.
 ///

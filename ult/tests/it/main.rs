@@ -55,6 +55,7 @@ mod wait {
     mod channel;
     mod counts;
     mod mutex;
+    mod spsc;
     mod waiting;
 }
 
