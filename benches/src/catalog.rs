@@ -28,6 +28,7 @@ use crate::rows::net::{group, hg_proc, oneway, rates};
 use crate::rows::rpc::bulk::{self, Way};
 use crate::rows::rpc::pair::{Settings, WaitPolicy};
 use crate::rows::rpc::{null, timer};
+use crate::rows::streams::word_count;
 use crate::rows::sweep::spec::{self, Sweep};
 use crate::rows::sweep::target;
 use crate::rows::ult::{
@@ -60,6 +61,9 @@ pub(crate) enum Group {
     Rpc,
     /// Bulk transfers
     Bulk,
+    /// Streams and graphs of stages
+    #[value(alias = "stream")]
+    Streams,
     /// Messages, calls and transfers over libfabric and UCX
     Fabric,
     /// The rows of hg_rate, hg_bw_read and hg_bw_write of Mercury; only when it is named
@@ -163,6 +167,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(hg_cases());
     cases.extend(rpc_cases());
     cases.extend(bulk_cases());
+    cases.extend(stream_cases());
     cases.extend(Fabric::ALL.into_iter().flat_map(fabric_cases));
     cases
 }
@@ -193,6 +198,18 @@ fn floor_cases() -> Vec<Case> {
         ]);
     }
     cases
+}
+
+fn stream_cases() -> Vec<Case> {
+    // Bytes per minute are what others print.
+    let per_minute = |gigabytes: f64| Limit(gigabytes * 1e9 / 60.0);
+    let row = |id, target, measure: fn(&Context) -> Result<Figure>| {
+        Case::new(id, BytesPerSecond, target, measure).two_cores()
+    };
+    vec![
+        row("stream.wordcount.keyed", per_minute(8.0), word_count::keyed),
+        row("stream.wordcount.aggregated", per_minute(20.0), word_count::aggregated),
+    ]
 }
 
 /// A row of round trips over a layer.

@@ -67,7 +67,7 @@ pub use document::pool_ref::PoolRef;
 pub use document::shards::{Shards, ShardsWord};
 pub use document::subnet::IpSubnet;
 pub use document::trace::TraceOptions;
-pub use parse::{process_env, provider_config};
+pub use parse::{document_from_json, process_env, provider_config};
 pub use report::error::{Error, Errors, Warning};
 #[doc(hidden)]
 pub use report::suggest::nearest;

@@ -174,6 +174,29 @@ pub fn provider_config<T: DeserializeOwned>(value: &serde_json::Value) -> Result
     decode_value(value, "config").map_err(Errors::new)
 }
 
+/// Reads a document of another kind, as strictly as a configuration: comments and trailing commas
+/// are allowed, `null` counts as "not given", and all that is wrong is told at once. For what is
+/// built on margo.
+///
+/// ```
+/// #[derive(serde::Deserialize, Default)]
+/// #[serde(default)]
+/// struct Job { ranks: u32 }
+///
+/// let job: Job = margo_config::document_from_json("{ \"ranks\": 4, /* all */ }")?;
+/// assert_eq!(job.ranks, 4);
+/// let errors = margo_config::document_from_json::<Job>("{ \"rank\": 4 }").err().unwrap();
+/// assert!(errors.to_string().contains("did you mean \"ranks\"?"));
+/// # Ok::<(), margo_config::Errors>(())
+/// ```
+///
+/// # Errors
+///
+/// Syntax errors, wrong types, unknown and repeated keys, with positions in `text`.
+pub fn document_from_json<T: DeserializeOwned>(text: &str) -> Result<T, Errors> {
+    read_one(text)
+}
+
 /// A document as it was read.
 struct Read<'t> {
     /// The configuration without its wrong values. `None`: there is no such configuration.

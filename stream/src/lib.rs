@@ -12,6 +12,7 @@ struct Guide;
 
 mod base;
 mod error;
+pub mod graph;
 mod receiver;
 mod sender;
 mod spec;

@@ -240,7 +240,7 @@ fn registered_memory_is_copied_as_by_atomics() {
 fn every_example_is_in_the_readme() {
     let readme = read(&root().join("README.md"));
     let mut missing = Vec::new();
-    for folder in ["examples", "ult/examples"] {
+    for folder in ["examples", "ult/examples", "stream/examples"] {
         let folder = root().join(folder);
         let examples = files(&folder, ".rs");
         assert!(!examples.is_empty(), "{} is empty", folder.display());

@@ -73,7 +73,7 @@ const CRATES: &[Limits] = &[
     goals("prim", "sync lines panic prefetch claim parts lock shared process"),
     goals("providers/blob", "error name rpc config store provider client"),
     goals("providers/echo", ""),
-    goals("stream", "base error wire spec sender receiver"),
+    goals("stream", "base error wire spec sender receiver graph"),
     goals("ult", "topology base trace stack engine/listener engine/monitor_stop engine/pulse \
          engine/helpers engine/model engine/contain engine/error engine/xstream engine/waiting \
          engine/unit engine/run engine/pool wait spawn time runtime observe"),

@@ -2,10 +2,11 @@
 //!
 //! Imports from `base`, `process` and `floors`. From the bottom up: `ult/`, `argobots/` (the same
 //! by C Argobots' programs), `net/` (below the ULTs), `sweep/` (the same by C Mercury's programs),
-//! `rpc/` (margo itself).
+//! `rpc/` (margo itself), `streams/` (margo-stream).
 
 pub(crate) mod argobots;
 pub(crate) mod net;
 pub(crate) mod rpc;
+pub(crate) mod streams;
 pub(crate) mod sweep;
 pub(crate) mod ult;

@@ -1,4 +1,4 @@
-//! The tests of streams: one program, a module for each behaviour.
+//! The tests of streams and graphs: one program, a module for each behaviour.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
@@ -6,6 +6,8 @@ mod common;
 mod credit;
 mod delivery;
 mod ends;
+mod examples;
+mod graph;
 mod items;
 mod kill;
 mod process;

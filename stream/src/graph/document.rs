@@ -1,0 +1,120 @@
+//! The JSON document that cuts a graph into groups: [`GraphDocument`].
+
+use std::collections::BTreeMap;
+
+use margo::config::{Errors, document_from_json};
+use serde::{Deserialize, Serialize};
+
+/// How a graph is cut into groups, each of which is a process: as JSON.
+///
+/// Every stage is in one group, or its replicas are in several. Comments are allowed; unknown keys
+/// are errors.
+///
+/// ```
+/// use margo_stream::graph::{Graph, GraphDocument};
+///
+/// let graph = Graph::new();
+/// graph.source("read", 0..9u32).key_by(|n| n % 3).farm("count", 4).pairs().for_each(drop);
+/// let document = GraphDocument::from_json(
+///     r#"{ "groups": {
+///         "G1": { "stages": ["read", "count[0..2]"],
+///                 "endpoints": [{ "address": "na+tcp://127.0.0.1:7001" }] },
+///         "G2": { "stages": ["count[2..4]"],
+///                 "endpoints": [{ "address": "na+sm://" }] }
+///     } }"#,
+/// )?;
+/// let cut = document.resolve(&graph.plan())?;
+/// assert_eq!(cut.group("G2").unwrap().receives[0].peer, "G1");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GraphDocument {
+    /// The groups by name.
+    pub groups: BTreeMap<String, Group>,
+    /// Settings of single edges, by the stages that they join: `"read->count"`.
+    pub channels: BTreeMap<String, ChannelOptions>,
+}
+
+/// A group: a process that runs some of the stages. See [`GraphDocument`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Group {
+    /// The stages that it runs: a name, or some of the replicas: `"count[0..2]"`, `"count[3]"`.
+    pub stages: Vec<String>,
+    /// The host on which it is started. Default: that of the launcher.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The addresses at which it receives. May be empty if it receives nothing.
+    pub endpoints: Vec<GroupEndpoint>,
+    /// The CPUs that it runs on, such as `"0-3,8"`: one execution stream for each. Default: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<String>,
+    /// Bytes that travel together on the edges that lead to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_bytes: Option<usize>,
+    /// Items that travel together there, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_items: Option<usize>,
+    /// Bytes that it has of a sender, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub credit_bytes: Option<u64>,
+    /// How it is started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub launcher: Option<Launcher>,
+}
+
+/// An address at which a group receives. See [`GraphDocument`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GroupEndpoint {
+    /// A name, by which it is reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The address to listen on, such as `na+tcp://10.0.0.1:7000` or `na+sm://`.
+    pub address: String,
+}
+
+/// Settings of an edge between groups. See [`GraphDocument`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ChannelOptions {
+    /// Bytes that travel together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_bytes: Option<usize>,
+    /// Items that travel together, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_items: Option<usize>,
+    /// Bytes that a receiver has of a sender, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub credit_bytes: Option<u64>,
+}
+
+/// How a group is started. See [`GraphDocument`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Launcher {
+    /// Words before the command of the program, such as `["srun", "-n1"]` or `["ssh", "node7"]`.
+    pub before: Vec<String>,
+    /// Variables of its environment.
+    pub environment: BTreeMap<String, String>,
+}
+
+impl Group {
+    /// Settings of the edges that lead to it.
+    pub(crate) fn channel(&self) -> ChannelOptions {
+        let Self { batch_bytes, batch_items, credit_bytes, .. } = *self;
+        ChannelOptions { batch_bytes, batch_items, credit_bytes }
+    }
+}
+
+impl GraphDocument {
+    /// Reads a document.
+    ///
+    /// # Errors
+    ///
+    /// Syntax errors, wrong types, unknown and repeated keys, with positions in `text`.
+    pub fn from_json(text: &str) -> Result<Self, Errors> {
+        document_from_json(text)
+    }
+}

@@ -1,0 +1,72 @@
+//! Graphs of stages: a dataflow program in one process, or cut into groups.
+//!
+//! A *stage* is a source, or what takes the items of other stages, with the operators that they go
+//! through. It has one or more *replicas*, each of which is a ULT. The operators of a stage are
+//! fused: an item goes through them by plain calls. Between stages are *edges*, on which items
+//! travel in bundles, through channels with room for a few of them; a replica that finds no room
+//! waits, so that a slow stage holds up those before it and nothing grows.
+//!
+//! ```
+//! use margo_stream::graph::Graph;
+//!
+//! let graph = Graph::new();
+//! let counts = graph
+//!     .source("read", ["to be or not", "to be"].map(str::to_owned))
+//!     .expand(|line, words| words.extend(line.split(' ').map(|word| (word.to_owned(), 1))))
+//!     .keyed()
+//!     .farm("count", 2) // all of a word go to one of the two
+//!     .fold(0, |count, one| *count += one)
+//!     .collect();
+//! graph.run()?;
+//! let mut counts = counts.take();
+//! counts.sort();
+//! assert_eq!(counts[3], ("to".to_owned(), 2));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! **The end.** A stage ends when all its producers have ended, and gives on what its operators
+//! have kept. A stage that fails or panics ends the whole graph, and the run returns the error with
+//! its name. A stage that returns early is no failure: its producers go on for others, or end if
+//! there are none.
+//!
+//! **Order.** The items of a producer that go to the same replica keep their order, and those of a
+//! key all go to the same replica.
+//!
+//! Imports `base`. Read `stop.rs`, `operator.rs`; `edge.rs`, `state.rs`, `outlet.rs`, `body.rs`,
+//! `feedback.rs`, `wiring.rs`, `head.rs`; `builder.rs`, `keyed.rs`, `window.rs`, `join.rs`;
+//! `error.rs`, `plan.rs`, `run.rs`; `document.rs`, `fastflow.rs`, `resolve.rs`, `draw.rs`.
+
+mod body;
+mod builder;
+mod document;
+mod draw;
+mod edge;
+mod error;
+mod fastflow;
+mod feedback;
+mod head;
+mod join;
+mod keyed;
+mod operator;
+mod outlet;
+mod plan;
+mod resolve;
+mod run;
+mod state;
+mod stop;
+mod window;
+mod wiring;
+
+pub use builder::{Collected, Flow, Graph, Outcome, ReplicaAt};
+pub use document::{ChannelOptions, GraphDocument, Group, GroupEndpoint, Launcher};
+pub use error::{GraphError, PlanErrors};
+pub use head::{Emit, StageIo};
+pub use join::Side;
+pub use keyed::KeyedFlow;
+pub use operator::{Next, Operator, Pass};
+pub use plan::{Plan, PlannedEdge, PlannedStage};
+pub use resolve::{Cut, CutChannel, CutGroup};
+pub use run::{EdgeFigures, Report, Run, RunCanceler, StageFigures};
+pub use stop::{BoxError, Stop};
+pub use window::{Pane, Window, Windowed};
+pub use wiring::Spread;

@@ -1,0 +1,162 @@
+//! Descriptions of graphs, and what is wrong with them: [`Plan`].
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use super::builder::Graph;
+use super::error::PlanErrors;
+use super::wiring::{EdgeDraft, Spread};
+
+/// A description of a graph: its stages and edges. Prints as text.
+///
+/// ```
+/// use margo_stream::graph::Graph;
+///
+/// let graph = Graph::new();
+/// graph.source("read", ["a b"]).map(str::len).farm("drop", 2).for_each(drop);
+/// let plan = graph.plan();
+/// plan.check()?;
+/// assert_eq!(plan.to_string(), "read\n  -> drop: usize, on demand\ndrop x 2\n");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Plan {
+    /// The stages, in the order in which they were described.
+    pub stages: Vec<PlannedStage>,
+    /// The edges, likewise.
+    pub edges: Vec<PlannedEdge>,
+    complaints: Vec<String>,
+}
+
+/// A stage of a [`Plan`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlannedStage {
+    /// The name.
+    pub name: Arc<str>,
+    /// Replicas, in all groups.
+    pub replicas: usize,
+    /// Stages on the longest way from a source to here. The two of an all-to-all are on one level.
+    pub level: usize,
+    /// True if its items go somewhere.
+    pub is_complete: bool,
+}
+
+/// An edge of a [`Plan`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlannedEdge {
+    /// The stage that it comes from: its place among the stages.
+    pub from: usize,
+    /// The stage that it goes to, likewise.
+    pub to: usize,
+    /// The way in which it spreads the items over the replicas.
+    pub spread: Spread,
+    /// The type of the items, as the compiler names it.
+    pub item: &'static str,
+    /// A hash of the shape of the items; zero if it is not known. `None` if the items cannot go to
+    /// another process.
+    pub schema: Option<u64>,
+    /// It leads back to the stage that it comes from, with room for any number of items.
+    pub is_feedback: bool,
+}
+
+impl Graph {
+    /// Describes the graph as it is now.
+    pub fn plan(&self) -> Plan {
+        let draft = self.draft.lock();
+        let stages = draft.stages.iter().map(|stage| PlannedStage {
+            name: stage.name.clone(),
+            replicas: stage.replicas,
+            level: 0,
+            is_complete: stage.make.is_some(),
+        });
+        let edges = draft.edges.iter().map(|edge| PlannedEdge {
+            from: edge.from,
+            to: edge.to,
+            spread: edge.spread,
+            item: edge.item,
+            schema: edge.schema.map(|schema| schema()),
+            is_feedback: edge.is_feedback,
+        });
+        let complaints = draft.complaints.clone();
+        let mut plan = Plan { stages: stages.collect(), edges: edges.collect(), complaints };
+        // Edges lead to stages that were described later.
+        for to in 0..plan.stages.len() {
+            let before = draft.edges.iter().filter(|edge| edge.to == to && !edge.is_feedback);
+            let level = |edge: &EdgeDraft| {
+                plan.stages[edge.from].level + usize::from(!edge.is_within_all_to_all)
+            };
+            plan.stages[to].level = before.map(level).max().unwrap_or(0);
+        }
+        plan
+    }
+}
+
+impl Plan {
+    /// Looks for everything that keeps the graph from running.
+    ///
+    /// # Errors
+    ///
+    /// A list, with the names of stages.
+    pub fn check(&self) -> Result<(), PlanErrors> {
+        let mut errors = self.complaints.clone();
+        let mut names = BTreeSet::new();
+        if self.stages.is_empty() {
+            errors.push("it has no stages".to_owned());
+        }
+        for PlannedStage { name, replicas, is_complete, .. } in &self.stages {
+            if !names.insert(name) {
+                errors.push(format!("two stages are called `{name}`"));
+            }
+            if *replicas == 0 {
+                errors.push(format!("stage `{name}` has no replicas"));
+            }
+            if !is_complete {
+                let help = "end it with a sink, or give them to another stage";
+                errors.push(format!("the items of stage `{name}` go nowhere: {help}"));
+            }
+            if name.is_empty() || name.contains(['[', ']', '"']) || name.contains(char::is_control)
+            {
+                errors
+                    .push(format!("a stage cannot be called {name:?}: documents could not say it"));
+            }
+        }
+        if errors.is_empty() { Ok(()) } else { Err(PlanErrors(errors)) }
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OnDemand => "on demand",
+            Self::RoundRobin => "in turn",
+            Self::ByKey => "by key",
+            Self::Broadcast => "to all",
+        })
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, stage) in self.stages.iter().enumerate() {
+            f.write_str(&stage.name)?;
+            if stage.replicas != 1 {
+                write!(f, " x {}", stage.replicas)?;
+            }
+            writeln!(f)?;
+            for edge in self.edges.iter().filter(|edge| edge.from == number) {
+                let PlannedEdge { to, spread, item, schema, .. } = edge;
+                let local = match schema {
+                    _ if edge.is_feedback => ", again",
+                    Some(_) => "",
+                    None => ", in one process",
+                };
+                writeln!(f, "  -> {}: {item}, {spread}{local}", self.stages[*to].name)?;
+            }
+        }
+        Ok(())
+    }
+}

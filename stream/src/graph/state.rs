@@ -1,0 +1,94 @@
+//! The state of a run that all its parts share: whether it is over, and why; figures.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use margo::ult::channel;
+use prim::lock::Lock;
+use prim::sync::atomic::Ordering::Relaxed;
+use prim::sync::atomic::{AtomicBool, AtomicU64};
+
+use super::error::GraphError;
+
+/// Something that whoever waits for the run has to know.
+pub(crate) enum News {
+    /// A replica has ended.
+    Ended,
+    /// The run is over before its end.
+    Over,
+}
+
+/// The state of a run. Its parts look at [`is_over`](Self::is_over) when a channel is closed:
+/// that may be the end of a stream, or that of the run.
+pub(crate) struct RunState {
+    /// Written before the channels are closed, under whose locks a reader finds that.
+    is_over: AtomicBool,
+    why: Lock<Option<GraphError>>,
+    closers: Lock<Vec<Box<dyn Fn() + Send + Sync>>>,
+    pub(crate) news: channel::Sender<News>,
+}
+
+impl RunState {
+    pub(crate) fn new(news: channel::Sender<News>) -> Arc<Self> {
+        let (why, closers) = Default::default();
+        Arc::new(Self { is_over: AtomicBool::new(false), why, closers, news })
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Relaxed)
+    }
+
+    /// Has this called when the run is over before its end; while nothing runs yet.
+    pub(crate) fn on_over(&self, close: Box<dyn Fn() + Send + Sync>) {
+        self.closers.lock().push(close);
+    }
+
+    /// Ends the run. The first reason is the one that counts.
+    pub(crate) fn fail(&self, error: GraphError) {
+        let mut why = self.why.lock();
+        if why.is_some() {
+            return;
+        }
+        *why = Some(error);
+        drop(why);
+        self.is_over.store(true, Relaxed);
+        let closers = std::mem::take(&mut *self.closers.lock());
+        closers.iter().for_each(|close| close());
+        // Nobody waits for a run that has been let go.
+        let _ = self.news.send(News::Over);
+    }
+
+    pub(crate) fn take_failure(&self) -> Option<GraphError> {
+        self.why.lock().take()
+    }
+}
+
+/// Counts of an edge, to which its producers add with each bundle.
+#[derive(Default)]
+pub(crate) struct EdgeCounts {
+    pub(crate) items: AtomicU64,
+    pub(crate) bundles: AtomicU64,
+    pub(crate) waited_ns: AtomicU64,
+}
+
+impl EdgeCounts {
+    pub(crate) fn add(&self, items: usize, waited: Duration) {
+        self.items.fetch_add(items as u64, Relaxed);
+        self.bundles.fetch_add(1, Relaxed);
+        add_time(&self.waited_ns, waited);
+    }
+}
+
+/// Counts of a stage.
+#[derive(Default)]
+pub(crate) struct StageCounts {
+    pub(crate) items: AtomicU64,
+    pub(crate) waited_ns: AtomicU64,
+}
+
+/// Adds a time to a count of nanoseconds.
+pub(crate) fn add_time(count: &AtomicU64, time: Duration) {
+    if !time.is_zero() {
+        count.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    }
+}

@@ -1,0 +1,7 @@
+//! Graphs in one process.
+
+mod documents;
+mod ends;
+mod loops;
+mod operators;
+mod windows;
