@@ -65,7 +65,7 @@ fn run(context: &Context, is_aggregated: bool) -> Result<Figure> {
             let found = graph(&text, is_aggregated, &streams.pools)?;
             let elapsed = start.elapsed();
             if found != count {
-                return fail!("{found} words of {count} were counted");
+                fail!("{found} words of {count} were counted");
             }
             context.deadline.check("counting words")?;
             Ok(elapsed)
