@@ -289,13 +289,13 @@ struct Panes<K, V, A, F> {
 /// Sessions that are open. They keep their values: one that comes late may join two of them.
 #[derive(Clone)]
 struct Sessions<K, V> {
-    keys: HashMap<K, Vec<Session<V>>, RandomState>,
+    keys: HashMap<K, Vec<SessionPane<V>>, RandomState>,
     /// No session ends before.
     earliest: u64,
 }
 
 #[derive(Clone)]
-struct Session<V> {
+struct SessionPane<V> {
     from: u64,
     last: u64,
     values: Vec<(u64, V)>,
@@ -380,7 +380,7 @@ where
     fn pass_sessions(&mut self, time: u64, next: &mut impl Next<(K, Pane<A>)>) -> Result<(), Stop> {
         let WindowShape::Session { gap } = self.shape else { return Ok(()) };
         for (key, session) in self.sessions.take_ended(time, gap) {
-            let Session { from, last, mut values } = session;
+            let SessionPane { from, last, mut values } = session;
             values.sort_by_key(|(time, _)| *time);
             let mut value = self.init.clone();
             values.into_iter().for_each(|(_, one)| (self.fold)(&mut value, one));
@@ -394,9 +394,9 @@ impl<K: Hash + Eq + Clone, V> Sessions<K, V> {
     fn add(&mut self, key: K, value: V, time: u64, gap: u64) {
         self.earliest = self.earliest.min(time.saturating_add(gap));
         let open = self.keys.entry(key).or_default();
-        let mut one = Session { from: time, last: time, values: vec![(time, value)] };
+        let mut one = SessionPane { from: time, last: time, values: vec![(time, value)] };
         // Those that it touches become one with it.
-        let is_near = |session: &Session<V>| {
+        let is_near = |session: &SessionPane<V>| {
             session.from < time.saturating_add(gap) && time < session.last.saturating_add(gap)
         };
         while let Some(at) = open.iter().position(is_near) {
@@ -410,11 +410,11 @@ impl<K: Hash + Eq + Clone, V> Sessions<K, V> {
         open.push(one);
     }
 
-    fn take_ended(&mut self, time: u64, gap: u64) -> Vec<(K, Session<V>)> {
+    fn take_ended(&mut self, time: u64, gap: u64) -> Vec<(K, SessionPane<V>)> {
         let mut ended = Vec::new();
         self.earliest = u64::MAX;
         self.keys.retain(|key, open| {
-            let is_over = |session: &mut Session<V>| session.last.saturating_add(gap) <= time;
+            let is_over = |session: &mut SessionPane<V>| session.last.saturating_add(gap) <= time;
             ended.extend(open.extract_if(.., is_over).map(|session| (key.clone(), session)));
             let ends = open.iter().map(|session| session.last.saturating_add(gap));
             self.earliest = ends.min().map_or(self.earliest, |end| end.min(self.earliest));

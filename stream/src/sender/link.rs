@@ -11,7 +11,7 @@ use ult::Eventual;
 use crate::base::random;
 use crate::error::{ConnectError, SendError};
 use crate::sender::open_batch::Items;
-use crate::sender::window::{Content, Sent, Window};
+use crate::sender::window::{Content, Sent, SendWindow};
 use crate::wire::{Head, Open, Opened, Pulled, Refusal, SessionId, StreamRpcs, Taken, VERSION};
 
 /// Encoded bytes of a batch's request beside its items, and a little more.
@@ -158,7 +158,7 @@ pub(super) struct Link {
     pub(super) peer: Arc<Peer>,
     /// `None` while it is connected again, and when the link has failed.
     pub(super) connection: Option<ReceiverConnection>,
-    pub(super) window: Window,
+    pub(super) window: SendWindow,
     /// The number of the next item.
     pub(super) next: u64,
     /// All items were sent.
@@ -188,7 +188,7 @@ impl Link {
         Self {
             peer,
             connection: Some(connection),
-            window: Window::default(),
+            window: SendWindow::default(),
             next: opened.next,
             is_over: false,
             failed: None,
@@ -283,7 +283,7 @@ impl Link {
     /// Nothing of it is sent any more: what was lent goes back.
     pub(super) fn give_back(&mut self) {
         if self.failed.is_some() {
-            self.window = Window::default();
+            self.window = SendWindow::default();
         }
     }
 

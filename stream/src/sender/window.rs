@@ -43,12 +43,12 @@ impl Sent {
 
 /// The window: its bytes are at most the credit.
 #[derive(Default)]
-pub(super) struct Window {
+pub(super) struct SendWindow {
     sent: VecDeque<Sent>,
     bytes: u64,
 }
 
-impl Window {
+impl SendWindow {
     pub(super) fn is_empty(&self) -> bool {
         self.sent.is_empty()
     }
