@@ -9,15 +9,17 @@ use prim::lock::Lock;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::body::Body;
+use super::edge::Spread;
+use super::error::GraphError;
 use super::feedback::{Again, Back};
 use super::head::{Chain, Emit, Head, Intake, Replica, StageIo};
 use super::keyed::KeyedFlow;
 use super::operator::{Expand, Filter, FlatMap, Fold, Map, Operator, Pass, Then, TryMap};
-use super::outlet::{Deal, Dealt, Last, Parts, Ports, Sunk, bundle_items};
+use super::outlet::{Deal, Dealt, Last, Parts, Ports, Sunk, Way, bundle_items};
+use super::plan::{Plan, PlannedEdge, PlannedStage};
+use super::remote::Remote;
 use super::stop::{BoxError, Stop};
-use super::wiring::{Draft, EdgeDraft, Inbox, Make, Spread, StageDraft, Wiring};
-use crate::base::schema::schema_of;
+use super::wiring::{Draft, EdgeDraft, Inbox, Made, Make, StageDraft, Wiring};
 
 /// A graph of stages. See the [module](super) for how to build one.
 ///
@@ -183,6 +185,38 @@ impl Graph {
             })
         });
         self.begin(stage, heads)
+    }
+}
+
+impl Graph {
+    /// Describes the graph as it is now.
+    pub fn plan(&self) -> Plan {
+        let draft = self.draft.lock();
+        let stages = draft.stages.iter().map(|stage| PlannedStage {
+            name: stage.name.clone(),
+            replicas: stage.replicas,
+            level: 0,
+            is_complete: stage.make.is_some(),
+        });
+        let edges = draft.edges.iter().map(|edge| PlannedEdge {
+            from: edge.from,
+            to: edge.to,
+            spread: edge.spread,
+            item: edge.item,
+            schema: edge.schema.map(|schema| schema()),
+            is_feedback: edge.is_feedback,
+        });
+        let complaints = draft.complaints.clone();
+        let mut plan = Plan { stages: stages.collect(), edges: edges.collect(), complaints };
+        // Edges lead to stages that were described later.
+        for to in 0..plan.stages.len() {
+            let before = draft.edges.iter().filter(|edge| edge.to == to && !edge.is_feedback);
+            let level = |edge: &EdgeDraft| {
+                plan.stages[edge.from].level + usize::from(!edge.is_within_all_to_all)
+            };
+            plan.stages[to].level = before.map(level).max().unwrap_or(0);
+        }
+        plan
     }
 }
 
@@ -352,7 +386,7 @@ impl<I: Send + 'static, O: Operator<I>> Flow<I, O> {
     where
         O::Out: Serialize + DeserializeOwned,
     {
-        self.cut(name, Some(schema_of::<O::Out>))
+        self.cut(name, Some(Remote::new()))
     }
 
     /// Ends this stage, and begins the next: with so many replicas, among which its items are
@@ -377,7 +411,7 @@ impl<I: Send + 'static, O: Operator<I>> Flow<I, O> {
     {
         let (graph, is_timed) = (self.graph.share(), self.is_timed);
         let inbox = Inbox::new(graph.add_stage(name, replicas), Spread::Broadcast);
-        self.connect(&inbox, Some(schema_of::<O::Out>), |ports| {
+        self.connect(&inbox, Some(Remote::new()), |ports| {
             Dealt::new(ports, Deal::ToAll(O::Out::clone))
         });
         Flow::behind(graph, &inbox, is_timed)
@@ -390,19 +424,19 @@ impl<I: Send + 'static, O: Operator<I>> Flow<I, O> {
         self.spread.unwrap_or(other)
     }
 
-    fn cut(self, name: &str, schema: Option<fn() -> u64>) -> Flow<O::Out, Pass> {
-        let (graph, inbox, is_timed) = self.cut_before(name, schema);
+    fn cut(self, name: &str, remote: Option<Remote<O::Out>>) -> Flow<O::Out, Pass> {
+        let (graph, inbox, is_timed) = self.cut_before(name, remote);
         Flow::behind(graph, &inbox, is_timed)
     }
 
     fn cut_before(
         self,
         name: &str,
-        schema: Option<fn() -> u64>,
+        remote: Option<Remote<O::Out>>,
     ) -> (Graph, Arc<Inbox<O::Out>>, bool) {
         let (graph, is_timed) = (self.graph.share(), self.is_timed);
         let inbox = Inbox::new(graph.add_stage(name, 1), self.deal());
-        self.connect(&inbox, schema, |ports| Dealt::new(ports, Deal::InTurn));
+        self.connect(&inbox, remote, |ports| Dealt::new(ports, Deal::InTurn));
         (graph, inbox, is_timed)
     }
 
@@ -427,9 +461,9 @@ impl<I: Send + 'static, O: Operator<I>> Flow<I, O> {
         let (graph, is_timed) = (self.graph.share(), self.is_timed || other.is_timed);
         let spread = if is_timed { Spread::RoundRobin } else { self.deal() };
         let inbox = Inbox::new(graph.add_stage(name, 1), spread);
-        let schema: fn() -> u64 = schema_of::<O::Out>;
-        self.connect(&inbox, Some(schema), |ports| Dealt::new(ports, Deal::InTurn));
-        other.connect(&inbox, Some(schema), |ports| Dealt::new(ports, Deal::InTurn));
+        let remote = Some(Remote::new());
+        self.connect(&inbox, remote, |ports| Dealt::new(ports, Deal::InTurn));
+        other.connect(&inbox, remote, |ports| Dealt::new(ports, Deal::InTurn));
         Flow::behind(graph, &inbox, is_timed)
     }
 
@@ -442,7 +476,7 @@ impl<I: Send + 'static, O: Operator<I>> Flow<I, O> {
         O::Out: Serialize + DeserializeOwned,
         F: FnMut(&mut StageIo<'_, O::Out, U>) -> Result<(), BoxError> + Clone + Send + 'static,
     {
-        let (graph, inbox, is_timed) = self.cut_before(name, Some(schema_of::<O::Out>));
+        let (graph, inbox, is_timed) = self.cut_before(name, Some(Remote::new()));
         let stage = inbox.stage;
         let heads: Heads<U> = Box::new(move |replica, wiring| {
             let (mut intake, mut code) = (Intake::of(&inbox, replica, wiring), code.clone());
@@ -529,7 +563,7 @@ impl<I: Send + 'static, O: Operator<I>> Flow<I, O> {
         let stage = graph.add_stage(name, 1);
         let inbox = Inbox::of_loop(stage, back.clone());
         let limit = self.bundle.unwrap_or(bundle_items::<O::Out>());
-        self.connect(&inbox, Some(schema_of::<O::Out>), |ports| Dealt::new(ports, Deal::InTurn));
+        self.connect(&inbox, Some(Remote::new()), |ports| Dealt::new(ports, Deal::InTurn));
         let flow = body(Flow::behind(graph, &inbox, false));
         let mut draft = flow.graph.draft.lock();
         if flow.stage != stage {
@@ -596,12 +630,13 @@ impl<I: Send + 'static, O: Operator<I>> Flow<I, O> {
     {
         let parts = Parts::default();
         let ends = parts.clone();
-        self.close(move |replica, _| Sunk {
+        let sunk = move |replica, _: &Wiring| Sunk {
             replica,
             value: Some(init()),
             fold: fold.clone(),
             parts: ends.clone(),
-        });
+        };
+        self.close(sunk, |_| Ok(Vec::new()));
         Outcome(parts)
     }
 
@@ -609,35 +644,47 @@ impl<I: Send + 'static, O: Operator<I>> Flow<I, O> {
     pub(crate) fn connect<L: Last<O::Out> + 'static>(
         self,
         inbox: &Arc<Inbox<O::Out>>,
-        schema: Option<fn() -> u64>,
+        remote: Option<Remote<O::Out>>,
         mut last: impl FnMut(Ports<O::Out>) -> L + Send + 'static,
     ) {
         let (from, to, spread) = (self.stage, inbox.stage, inbox.spread);
-        let item = type_name::<O::Out>();
+        let (item, is_timed) = (type_name::<O::Out>(), self.is_timed);
         let (is_within_all_to_all, is_feedback) = (false, false);
+        let schema = remote.map(|remote| remote.schema);
         let edge = EdgeDraft { from, to, spread, item, schema, is_within_all_to_all, is_feedback };
         self.graph.draft.lock().edges.push(edge);
-        let limit = (self.bundle.unwrap_or(bundle_items::<O::Out>()), self.is_timed);
-        let inbox = inbox.clone();
-        self.close(move |replica, wiring| last(inbox.ports((from, replica), limit, wiring)));
+        let way = Way { is_timed, is_on_demand: spread == Spread::OnDemand };
+        let limit = (self.bundle.unwrap_or(bundle_items::<O::Out>()), way);
+        let (inbox, outer) = (inbox.clone(), inbox.clone());
+        self.close(
+            move |replica, wiring| last(inbox.ports((from, replica), limit, remote, wiring)),
+            move |wiring| match remote {
+                Some(remote) => outer.pumps(from, (remote, is_timed), wiring),
+                None => Ok(Vec::new()),
+            },
+        );
     }
 
     fn close<L: Last<O::Out> + 'static>(
         self,
         mut last: impl FnMut(usize, &Wiring) -> L + Send + 'static,
+        pumps: impl FnOnce(&Wiring) -> Result<Vec<Made>, GraphError> + Send + 'static,
     ) {
         let Self { graph, stage, mut heads, operator, .. } = self;
         let make: Make = Box::new(move |wiring| {
-            let mut replica = |index| -> (usize, Box<dyn Body>) {
+            let mut replica = |index| {
                 let chain = Chain {
                     operator: operator.clone(),
                     last: last(index, wiring),
                     state: wiring.state.clone(),
                     counts: wiring.counts(stage),
                 };
-                (index, Box::new(Replica { head: heads(index, wiring), chain }))
+                let body = Box::new(Replica { head: heads(index, wiring), chain });
+                Made { stage, replica: index, body }
             };
-            wiring.replicas(stage).map(&mut replica).collect()
+            let mut made: Vec<_> = wiring.replicas(stage).into_iter().map(&mut replica).collect();
+            made.extend(pumps(wiring)?);
+            Ok(made)
         });
         graph.draft.lock().stages[stage].make = Some(make);
     }

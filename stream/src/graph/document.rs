@@ -1,9 +1,12 @@
 //! The JSON document that cuts a graph into groups: [`GraphDocument`].
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use margo::config::{Errors, document_from_json};
+use margo::config::{Error, Errors, document_from_json};
 use serde::{Deserialize, Serialize};
+
+use super::error::GraphError;
 
 /// How a graph is cut into groups, each of which is a process: as JSON.
 ///
@@ -30,6 +33,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GraphDocument {
+    /// The name of the graph, with which the names of its streams begin. Default: `graph`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Milliseconds that groups wait for others to start. Default: a minute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_within_msec: Option<u64>,
     /// The groups by name.
     pub groups: BTreeMap<String, Group>,
     /// Settings of single edges, by the stages that they join: `"read->count"`.
@@ -47,6 +56,10 @@ pub struct Group {
     pub host: Option<String>,
     /// The addresses at which it receives. May be empty if it receives nothing.
     pub endpoints: Vec<GroupEndpoint>,
+    /// The endpoints at which it calls other groups: the endpoint's name, by that of the group.
+    /// Default: the first one.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub via: BTreeMap<String, String>,
     /// The CPUs that it runs on, such as `"0-3,8"`: one execution stream for each. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<String>,
@@ -68,11 +81,27 @@ pub struct Group {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupEndpoint {
-    /// A name, by which it is reported.
+    /// A name, by which other groups choose it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The address to listen on, such as `na+tcp://10.0.0.1:7000` or `na+sm://`.
     pub address: String,
+    /// A file by which the other groups find it: the group writes its address there when it starts.
+    /// Default: they call `address`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+}
+
+impl GroupEndpoint {
+    /// The transport of its address.
+    pub(crate) fn transport(&self) -> &str {
+        self.address.split_once("://").map_or(&self.address, |(transport, _)| transport)
+    }
+
+    /// The address as others call it.
+    pub(crate) fn address_to_call(&self) -> String {
+        self.file.as_ref().map_or_else(|| self.address.clone(), |file| format!("@{file}"))
+    }
 }
 
 /// Settings of an edge between groups. See [`GraphDocument`].
@@ -88,6 +117,17 @@ pub struct ChannelOptions {
     /// Bytes that a receiver has of a sender, at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credit_bytes: Option<u64>,
+}
+
+impl ChannelOptions {
+    /// These settings, and others where there are none.
+    fn or(self, other: Self) -> Self {
+        Self {
+            batch_bytes: self.batch_bytes.or(other.batch_bytes),
+            batch_items: self.batch_items.or(other.batch_items),
+            credit_bytes: self.credit_bytes.or(other.credit_bytes),
+        }
+    }
 }
 
 /// How a group is started. See [`GraphDocument`].
@@ -116,5 +156,33 @@ impl GraphDocument {
     /// Syntax errors, wrong types, unknown and repeated keys, with positions in `text`.
     pub fn from_json(text: &str) -> Result<Self, Errors> {
         document_from_json(text)
+    }
+
+    /// Reads a document from a file.
+    ///
+    /// # Errors
+    ///
+    /// [`GraphError::Document`]: the file cannot be read, and as [`from_json`](Self::from_json).
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, GraphError> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let error = Error::new(path.display().to_string(), error.to_string());
+            GraphError::Document(Errors::from(error))
+        })?;
+        Self::from_json(&text).map_err(GraphError::Document)
+    }
+
+    /// The place of the endpoint at which a group calls another one.
+    pub(crate) fn endpoint_for(&self, caller: &str, group: &str) -> usize {
+        let named = self.groups[caller].via.get(group);
+        let endpoints = &self.groups[group].endpoints;
+        let is_it = |endpoint: &GroupEndpoint| named.is_some() && endpoint.name.as_ref() == named;
+        endpoints.iter().position(is_it).unwrap_or(0)
+    }
+
+    /// Settings of an edge to a group.
+    pub(crate) fn options(&self, edge: &str, group: &str) -> ChannelOptions {
+        let own = self.channels.get(edge).copied().unwrap_or_default();
+        own.or(self.groups[group].channel())
     }
 }

@@ -9,8 +9,31 @@ use std::time::{Duration, Instant};
 use margo::ult::channel::{self, RecvTimeoutError, TryRecvError, TrySendError};
 use prim::lock::Lock;
 
+use super::stop::{BoxError, Closer};
+
 /// Bundles that a channel has room for.
 const ROOM: usize = 8;
+
+/// The way in which an edge spreads its items over the replicas of the next stage.
+///
+/// ```
+/// use margo_stream::graph::{Graph, Spread};
+///
+/// let graph = Graph::new();
+/// graph.source("numbers", 0..9u32).farm("square", 3).map(|n| n * n).for_each(drop);
+/// assert_eq!(graph.plan().edges[0].spread, Spread::OnDemand);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// A replica that has nothing to do takes the next bundle.
+    OnDemand,
+    /// Replicas get bundles in turn.
+    RoundRobin,
+    /// All items of a key go to one replica.
+    ByKey,
+    /// Each replica gets every item.
+    Broadcast,
+}
 
 /// Items that travel together, in the order in which a producer has made them.
 pub(crate) struct Bundle<T> {
@@ -21,16 +44,34 @@ pub(crate) struct Bundle<T> {
     pub(crate) watermark: Option<u64>,
 }
 
-/// All replicas that might take a bundle have ended.
-pub(crate) struct Gone;
+/// The reason why a bundle cannot be given on.
+pub(crate) enum Lost {
+    /// All replicas that might take it have ended.
+    Gone,
+    /// The way to them is broken.
+    Failed(BoxError),
+}
 
 /// The end of an edge where bundles go in. Dropped, it says that the producer has ended.
 pub(crate) trait Output<T>: Send {
+    /// Reaches those who take the bundles. Comes first.
+    fn open(&mut self) -> Result<(), Lost> {
+        Ok(())
+    }
+
+    /// Returns whether those who take the bundles have enough to do.
+    fn is_busy(&mut self) -> bool;
+
     /// Gives a bundle on, and waits for room. Returns for how long it has waited.
-    fn put(&mut self, bundle: Bundle<T>) -> Result<Duration, Gone>;
+    fn put(&mut self, bundle: Bundle<T>) -> Result<Duration, Lost>;
 
     /// A vector for the items of the next bundle, empty.
     fn spare(&mut self) -> Vec<T>;
+
+    /// Says that no bundle follows.
+    fn finish(&mut self) -> Result<(), Lost> {
+        Ok(())
+    }
 }
 
 /// The outcome of waiting for a bundle.
@@ -111,9 +152,9 @@ impl<T: Send + 'static> BundleQueue<T> {
     }
 
     /// A function that ends the channel, whoever still uses it.
-    pub(crate) fn closer(&self) -> Box<dyn Fn() + Send + Sync> {
+    pub(crate) fn closer(&self) -> Closer {
         let sender = self.last.0.clone();
-        Box::new(move || sender.close())
+        Box::new(move |_| sender.close())
     }
 }
 
@@ -123,13 +164,17 @@ struct ChannelOutput<T> {
 }
 
 impl<T: Send> Output<T> for ChannelOutput<T> {
-    fn put(&mut self, bundle: Bundle<T>) -> Result<Duration, Gone> {
+    fn is_busy(&mut self) -> bool {
+        self.last.0.len() >= ROOM
+    }
+
+    fn put(&mut self, bundle: Bundle<T>) -> Result<Duration, Lost> {
         match self.last.0.try_send(bundle) {
             Ok(()) => Ok(Duration::ZERO),
-            Err(TrySendError::Closed(_)) => Err(Gone),
+            Err(TrySendError::Closed(_)) => Err(Lost::Gone),
             Err(TrySendError::Full(bundle)) => {
                 let since = Instant::now();
-                self.last.0.send(bundle).map_err(|_| Gone)?;
+                self.last.0.send(bundle).map_err(|_| Lost::Gone)?;
                 Ok(since.elapsed())
             }
         }

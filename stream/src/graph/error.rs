@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use margo::config::Errors;
+
 use super::stop::BoxError;
 
 /// The reason why a graph does not run, or has not run to its end.
@@ -51,11 +53,39 @@ pub enum GraphError {
         /// The replica of the stage.
         replica: usize,
     },
+    /// An edge to another group is broken: that group has failed, or cannot be reached.
+    #[error("stage `{stage}`, edge {edge}, group `{group}`: {cause}")]
+    Peer {
+        /// The stage here.
+        stage: Arc<str>,
+        /// The edge, as documents name it.
+        edge: String,
+        /// The other group.
+        group: String,
+        /// The error.
+        #[source]
+        cause: BoxError,
+    },
     /// A stage could not be started.
     #[error("stage `{stage}`: {cause}")]
     Start {
         /// The stage.
         stage: Arc<str>,
+        /// The reason.
+        #[source]
+        cause: BoxError,
+    },
+    /// The document cannot be read, or does not fit the graph.
+    #[error("the graph cannot be cut so: {0}")]
+    Document(#[source] Errors),
+    /// The arguments of the program are not understood.
+    #[error("`{0}`: no arguments, or `--group NAME FILE`, are understood")]
+    Arguments(String),
+    /// An endpoint of a group could not be started, or others have it.
+    #[error("endpoint {address}: {cause}")]
+    Endpoint {
+        /// The address in the document.
+        address: String,
         /// The reason.
         #[source]
         cause: BoxError,
@@ -69,6 +99,16 @@ pub enum GraphError {
     /// The run has not ended in time.
     #[error("the run has not ended by its deadline")]
     Late,
+}
+
+/// An error of an edge between groups, on its way to [`GraphError::Peer`].
+#[derive(Debug, thiserror::Error)]
+#[error("edge {edge}, group `{group}`: {cause}")]
+pub(crate) struct PeerError {
+    pub(crate) edge: String,
+    pub(crate) group: String,
+    #[source]
+    pub(crate) cause: BoxError,
 }
 
 /// All that is wrong with a graph. Never empty; prints one thing per line.

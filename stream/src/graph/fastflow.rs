@@ -76,7 +76,7 @@ impl GraphDocument {
             }
         }
         Errors::none_of(found)?;
-        Ok(Self { groups, channels: BTreeMap::new() })
+        Ok(Self { groups, ..Self::default() })
     }
 }
 
@@ -87,9 +87,10 @@ impl FastFlowGroup {
         let _ = (self.internalMessageOTF, self.messageOTF);
         let host = endpoint.as_deref().and_then(|endpoint| endpoint.rsplit_once(':'));
         let host = host.map(|(host, _)| host.to_owned());
-        let endpoints = endpoint
-            .into_iter()
-            .map(|endpoint| GroupEndpoint { name: None, address: format!("na+tcp://{endpoint}") });
+        let endpoints = endpoint.into_iter().map(|endpoint| GroupEndpoint {
+            address: format!("na+tcp://{endpoint}"),
+            ..GroupEndpoint::default()
+        });
         let launcher = preCmd.map(|command| Launcher {
             before: command.split_whitespace().map(str::to_owned).collect(),
             environment: BTreeMap::new(),

@@ -15,7 +15,7 @@ use prim::lock::Lock;
 
 use super::edge::{Bundle, BundleQueue, Input, Output, Taken};
 use super::operator::{Next, Operator};
-use super::stop::Stop;
+use super::stop::{Closer, Stop};
 
 /// The way back of a loop.
 pub(crate) struct Back<T> {
@@ -29,7 +29,7 @@ impl<T: Send + 'static> Back<T> {
         Arc::new(Self { queue: BundleQueue::new(true), live: Lock::new(0) })
     }
 
-    pub(crate) fn closer(&self) -> Box<dyn Fn() + Send + Sync> {
+    pub(crate) fn closer(&self) -> Closer {
         self.queue.closer()
     }
 

@@ -40,6 +40,7 @@ pub(crate) struct Replica<T, O, L> {
 impl<T, O: Operator<T>, L: Last<O::Out>> Body for Replica<T, O, L> {
     fn run(&mut self) -> Result<(), Stop> {
         let Self { head, chain } = self;
+        chain.last.open()?;
         head(chain)?;
         if chain.state.is_over() {
             return Err(Stop::over());

@@ -13,11 +13,12 @@ use serde::de::DeserializeOwned;
 use twox_hash::XxHash64;
 
 use super::builder::Flow;
+use super::edge::Spread;
 use super::operator::{Map, Next, Operator, Pass};
 use super::outlet::Hashed;
+use super::remote::Remote;
 use super::stop::Stop;
-use super::wiring::{Inbox, Spread};
-use crate::base::schema::schema_of;
+use super::wiring::Inbox;
 
 /// A stage that is being built, whose items are pairs of a key and a value: the next edge brings
 /// all items of a key to one replica, in the order in which each producer has made them.
@@ -165,7 +166,7 @@ where
         K: Serialize + DeserializeOwned,
         V: Serialize + DeserializeOwned,
     {
-        self.0.connect(inbox, Some(schema_of::<(K, V)>), |ports| {
+        self.0.connect(inbox, Some(Remote::new()), |ports| {
             let mut digest = KeyDigest(None);
             Hashed::new(ports, move |(key, _): &(K, V)| digest.of(key))
         });

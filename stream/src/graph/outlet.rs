@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use prim::lock::Lock;
 
-use super::edge::{Bundle, Gone, Output};
+use super::edge::{Bundle, Lost, Output};
 use super::operator::Next;
 use super::state::{EdgeCounts, RunState};
 use super::stop::{BoxError, Stop};
@@ -23,11 +23,25 @@ pub(crate) fn bundle_items<T>() -> usize {
 
 /// The end of a stage.
 pub(crate) trait Last<T>: Next<T> + Send {
+    /// Reaches the next stage. Comes first.
+    fn open(&mut self) -> Result<(), Stop> {
+        Ok(())
+    }
+
     /// Lets nothing wait: the stage has nothing to do.
     fn flush(&mut self) -> Result<(), Stop>;
 
     /// Lets go of the last: the stage has come to its end.
     fn finish(&mut self) -> Result<(), Stop>;
+}
+
+/// The ways of an edge.
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
+    /// Watermarks are waited for.
+    pub(crate) is_timed: bool,
+    /// Whoever has nothing to do takes a bundle.
+    pub(crate) is_on_demand: bool,
 }
 
 /// The outputs of an edge for one producer.
@@ -41,8 +55,7 @@ pub(crate) struct Ports<T> {
     /// The newest watermark, and those that the outputs have been told.
     watermark: Option<u64>,
     told: Vec<Option<u64>>,
-    /// Watermarks are waited for.
-    is_timed: bool,
+    way: Way,
     counts: Arc<EdgeCounts>,
     state: Arc<RunState>,
 }
@@ -51,13 +64,13 @@ impl<T> Ports<T> {
     pub(crate) fn new(
         outputs: Vec<Box<dyn Output<T>>>,
         from: usize,
-        (limit, is_timed): (usize, bool),
+        (limit, way): (usize, Way),
         counts: Arc<EdgeCounts>,
         state: Arc<RunState>,
     ) -> Self {
         let told = vec![None; outputs.len()];
         let outputs = outputs.into_iter().map(Some).collect();
-        Self { outputs, from, limit, watermark: None, told, is_timed, counts, state }
+        Self { outputs, from, limit, watermark: None, told, way, counts, state }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -81,23 +94,64 @@ impl<T> Ports<T> {
                 self.counts.add(count, waited);
                 Ok(())
             }
-            Err(Gone) if self.state.is_over() => Err(Stop::over()),
-            Err(Gone) => {
-                self.outputs[to] = None;
-                if self.outputs.iter().any(Option::is_some) {
-                    Ok(())
-                } else {
-                    Err(Stop::unwanted())
-                }
+            Err(lost) => self.lost(to, lost),
+        }
+    }
+
+    /// An output is of no use any more.
+    fn lost(&mut self, to: usize, lost: Lost) -> Result<(), Stop> {
+        self.outputs[to] = None;
+        match lost {
+            _ if self.state.is_over() => Err(Stop::over()),
+            Lost::Failed(error) => Err(Stop::failed(error)),
+            Lost::Gone if self.outputs.iter().any(Option::is_some) => Ok(()),
+            Lost::Gone => Err(Stop::unwanted()),
+        }
+    }
+
+    /// The output whose turn it is, from `turn` on.
+    fn choose(&mut self, turn: usize) -> usize {
+        let count = self.outputs.len();
+        if count == 1 || !self.way.is_on_demand {
+            return turn;
+        }
+        let mut live = None;
+        for to in (turn..count).chain(0..turn) {
+            let Some(output) = &mut self.outputs[to] else { continue };
+            if !output.is_busy() {
+                return to;
+            }
+            live.get_or_insert(to);
+        }
+        live.unwrap_or(turn)
+    }
+
+    fn open(&mut self) -> Result<(), Stop> {
+        for to in 0..self.outputs.len() {
+            if let Some(Err(lost)) = self.outputs[to].as_mut().map(|output| output.open()) {
+                self.lost(to, lost)?;
             }
         }
+        Ok(())
     }
 
     /// The producer ends: no replica is to wait for its watermarks.
     fn end(&mut self) {
-        if self.is_timed {
+        if self.way.is_timed {
             self.watermark = Some(u64::MAX);
         }
+    }
+
+    /// All has been sent.
+    fn finish(&mut self) -> Result<(), Stop> {
+        for output in self.outputs.iter_mut().flatten() {
+            match output.finish() {
+                Ok(()) | Err(Lost::Gone) => {}
+                Err(Lost::Failed(_)) if self.state.is_over() => return Err(Stop::over()),
+                Err(Lost::Failed(error)) => return Err(Stop::failed(error)),
+            }
+        }
+        Ok(())
     }
 
     fn owes(&self, to: usize) -> bool {
@@ -129,7 +183,7 @@ impl<T> Dealt<T> {
     fn pass(&mut self) -> Result<(), Stop> {
         match self.deal {
             Deal::InTurn => {
-                let to = self.turn;
+                let to = self.ports.choose(self.turn);
                 self.turn = (to + 1) % self.ports.len();
                 self.ports.send(to, &mut self.open)
             }
@@ -158,6 +212,10 @@ impl<T: Send> Next<T> for Dealt<T> {
 }
 
 impl<T: Send> Last<T> for Dealt<T> {
+    fn open(&mut self) -> Result<(), Stop> {
+        self.ports.open()
+    }
+
     fn flush(&mut self) -> Result<(), Stop> {
         if !self.open.is_empty() {
             self.pass()?;
@@ -172,7 +230,8 @@ impl<T: Send> Last<T> for Dealt<T> {
 
     fn finish(&mut self) -> Result<(), Stop> {
         self.ports.end();
-        self.flush()
+        self.flush()?;
+        self.ports.finish()
     }
 }
 
@@ -235,6 +294,10 @@ impl<T: Send, H: FnMut(&T) -> Result<u64, Stop>> Next<T> for Hashed<T, H> {
 }
 
 impl<T: Send, H: FnMut(&T) -> Result<u64, Stop> + Send> Last<T> for Hashed<T, H> {
+    fn open(&mut self) -> Result<(), Stop> {
+        self.ports.open()
+    }
+
     fn flush(&mut self) -> Result<(), Stop> {
         self.sent = 0;
         self.flush_all()
@@ -242,7 +305,8 @@ impl<T: Send, H: FnMut(&T) -> Result<u64, Stop> + Send> Last<T> for Hashed<T, H>
 
     fn finish(&mut self) -> Result<(), Stop> {
         self.ports.end();
-        self.flush_all()
+        self.flush_all()?;
+        self.ports.finish()
     }
 }
 

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use super::builder::Graph;
+use super::edge::Spread;
 use super::error::PlanErrors;
-use super::wiring::{EdgeDraft, Spread};
 
 /// A description of a graph: its stages and edges. Prints as text.
 ///
@@ -27,7 +26,7 @@ pub struct Plan {
     pub stages: Vec<PlannedStage>,
     /// The edges, likewise.
     pub edges: Vec<PlannedEdge>,
-    complaints: Vec<String>,
+    pub(crate) complaints: Vec<String>,
 }
 
 /// A stage of a [`Plan`].
@@ -61,38 +60,6 @@ pub struct PlannedEdge {
     pub schema: Option<u64>,
     /// It leads back to the stage that it comes from, with room for any number of items.
     pub is_feedback: bool,
-}
-
-impl Graph {
-    /// Describes the graph as it is now.
-    pub fn plan(&self) -> Plan {
-        let draft = self.draft.lock();
-        let stages = draft.stages.iter().map(|stage| PlannedStage {
-            name: stage.name.clone(),
-            replicas: stage.replicas,
-            level: 0,
-            is_complete: stage.make.is_some(),
-        });
-        let edges = draft.edges.iter().map(|edge| PlannedEdge {
-            from: edge.from,
-            to: edge.to,
-            spread: edge.spread,
-            item: edge.item,
-            schema: edge.schema.map(|schema| schema()),
-            is_feedback: edge.is_feedback,
-        });
-        let complaints = draft.complaints.clone();
-        let mut plan = Plan { stages: stages.collect(), edges: edges.collect(), complaints };
-        // Edges lead to stages that were described later.
-        for to in 0..plan.stages.len() {
-            let before = draft.edges.iter().filter(|edge| edge.to == to && !edge.is_feedback);
-            let level = |edge: &EdgeDraft| {
-                plan.stages[edge.from].level + usize::from(!edge.is_within_all_to_all)
-            };
-            plan.stages[to].level = before.map(level).max().unwrap_or(0);
-        }
-        plan
-    }
 }
 
 impl Plan {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use margo::config::{Error, Errors, nearest};
+use margo::ult::CpuSet;
 
 use super::document::{ChannelOptions, GraphDocument};
 use super::plan::{Plan, PlannedEdge};
@@ -100,6 +101,7 @@ impl GraphDocument {
             }
         }
         self.check_channels(plan, &mut found);
+        self.check_groups(&mut found);
         Errors::none_of(found)?;
         Ok(Cut { groups })
     }
@@ -179,8 +181,7 @@ impl GraphDocument {
             for (receiver, sink) in receivers.filter(|(receiver, _)| *receiver != sender) {
                 is_cut = true;
                 let is_internal = !levels_of(source).is_disjoint(&levels_of(sink));
-                let own = self.channels.get(&format!("{from}->{to}")).copied().unwrap_or_default();
-                let options = own.or(self.groups[&sink.name].channel());
+                let options = self.options(&format!("{from}->{to}"), &sink.name);
                 let channel = |peer: &CutGroup| {
                     let peer = peer.name.clone();
                     CutChannel { edge: number, peer, is_internal, options }
@@ -199,6 +200,24 @@ impl GraphDocument {
         }
     }
 
+    fn check_groups(&self, found: &mut Vec<Error>) {
+        for (name, group) in &self.groups {
+            for (peer, endpoint) in &group.via {
+                let path = format!("groups.{name}.via.{peer}");
+                let endpoints = self.groups.get(peer).map_or(&[][..], |peer| &peer.endpoints);
+                let names: Vec<_> =
+                    endpoints.iter().filter_map(|one| one.name.as_deref()).collect();
+                if !names.contains(&endpoint.as_str()) {
+                    let what = format!("it has no endpoint \"{endpoint}\"");
+                    found.push(Error::new(path, what + &choices("endpoints", endpoint, &names)));
+                }
+            }
+            if let Some(Err(error)) = group.cpus.as_deref().map(str::parse::<CpuSet>) {
+                found.push(Error::new(format!("groups.{name}.cpus"), error.to_string()));
+            }
+        }
+    }
+
     fn check_channels(&self, plan: &Plan, found: &mut Vec<Error>) {
         let name = |edge: &PlannedEdge| {
             format!("{}->{}", plan.stages[edge.from].name, plan.stages[edge.to].name)
@@ -208,17 +227,6 @@ impl GraphDocument {
         for channel in self.channels.keys().filter(|name| !edges.contains(&name.as_str())) {
             let what = format!("there is no such edge{}", choices("edges", channel, &edges));
             found.push(Error::new(format!("channels.{channel}"), what));
-        }
-    }
-}
-
-impl ChannelOptions {
-    /// These settings, and others where there are none.
-    fn or(self, other: Self) -> Self {
-        Self {
-            batch_bytes: self.batch_bytes.or(other.batch_bytes),
-            batch_items: self.batch_items.or(other.batch_items),
-            credit_bytes: self.credit_bytes.or(other.credit_bytes),
         }
     }
 }

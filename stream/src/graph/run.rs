@@ -12,10 +12,11 @@ use prim::sync::atomic::Ordering::Relaxed;
 
 use super::body::Body;
 use super::builder::Graph;
-use super::error::GraphError;
+use super::error::{GraphError, PeerError};
+use super::links::Links;
 use super::state::{EdgeCounts, News, RunState, StageCounts};
 use super::stop::Stop;
-use super::wiring::Wiring;
+use super::wiring::{Made, Wiring};
 
 /// Figures of a run that has come to its end.
 ///
@@ -153,7 +154,7 @@ impl Graph {
     /// [`GraphError`]: what is wrong with the graph, or the first failure. Everything has ended
     /// then.
     pub fn run(self) -> Result<Report, GraphError> {
-        self.run_on(std::thread::available_parallelism().map_or(1, usize::from))
+        self.run_to_end(runtime_on(Vec::new())?)
     }
 
     /// Runs the graph to its end, on so many execution streams of its own.
@@ -162,13 +163,11 @@ impl Graph {
     ///
     /// As [`run`](Self::run).
     pub fn run_on(self, xstreams: usize) -> Result<Report, GraphError> {
-        let mut builder = Runtime::builder();
-        for number in 0..xstreams.max(1) {
-            let name = format!("stream-{number}");
-            builder = builder.pool(PoolSpec::new(&name));
-            builder = builder.xstream(XstreamSpec::new(&name).pools([name]));
-        }
-        let runtime = builder.start().map_err(|error| GraphError::Runtime(error.into()))?;
+        let runtime = runtime_on(vec![None; xstreams.max(1)])?;
+        self.run_to_end(runtime)
+    }
+
+    fn run_to_end(self, runtime: Runtime) -> Result<Report, GraphError> {
         let outcome = self.start(&runtime.pools()).and_then(Run::join);
         runtime.shutdown().map_err(|error| GraphError::Runtime(error.into()))?;
         outcome
@@ -182,19 +181,29 @@ impl Graph {
     /// [`GraphError`]: what is wrong with the graph, or why it does not start.
     pub fn start(self, pools: &[PoolRef]) -> Result<Run, GraphError> {
         self.plan().check().map_err(GraphError::Plan)?;
+        self.launch(pools, None)
+    }
+
+    /// Starts what runs here of a graph that is known to be right.
+    pub(crate) fn launch(
+        self,
+        pools: &[PoolRef],
+        links: Option<Arc<Links>>,
+    ) -> Result<Run, GraphError> {
         let mut draft = std::mem::take(&mut *self.draft.lock());
         let (sender, news) = channel::unbounded();
         let state = RunState::new(sender);
-        let wiring = Wiring::new(&draft, state.clone());
-        let mut bodies = Vec::new();
-        let mut stages = Vec::new();
+        let wiring = Wiring::new(&draft, state.clone(), links);
+        let (mut all, mut stages, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
         for (number, stage) in draft.stages.iter_mut().enumerate() {
-            let made = stage.make.take().map_or_else(Vec::new, |make| make(&wiring));
-            stages.push((stage.name.clone(), made.len(), wiring.counts(number)));
-            bodies.extend(made.into_iter().map(|(replica, body)| {
-                let (state, stage) = (state.clone(), stage.name.clone());
-                (Departure { state, stage, replica, is_done: false }, body)
-            }));
+            let made = stage.make.take().map_or(Ok(Vec::new()), |make| make(&wiring))?;
+            let replicas = wiring.replicas(number).len();
+            stages.push((stage.name.clone(), replicas, wiring.counts(number)));
+            all.extend(made);
+        }
+        for Made { stage, replica, body } in all {
+            let (state, stage) = (state.clone(), stages[stage].0.clone());
+            bodies.push((Departure { state, stage, replica, is_done: false }, body));
         }
         let edges = wiring.edges.iter();
         let edges = edges.map(|(edge, counts)| (edge.from, edge.to, counts.clone())).collect();
@@ -215,6 +224,22 @@ impl Graph {
     }
 }
 
+/// Starts a runtime with so many execution streams, each with a pool, bound to CPUs or not. None:
+/// one for each CPU that the process has.
+pub(crate) fn runtime_on(mut cpus: Vec<Option<usize>>) -> Result<Runtime, GraphError> {
+    if cpus.is_empty() {
+        cpus = vec![None; std::thread::available_parallelism().map_or(1, usize::from)];
+    }
+    let mut builder = Runtime::builder();
+    for (number, cpu) in cpus.into_iter().enumerate() {
+        let name = format!("stream-{number}");
+        builder = builder.pool(PoolSpec::new(&name));
+        let xstream = XstreamSpec::new(&name).pools([name]).affinity(cpu.into_iter().collect());
+        builder = builder.xstream(xstream);
+    }
+    builder.start().map_err(|error| GraphError::Runtime(error.into()))
+}
+
 /// The ULT of a replica. What fails is known before the ends of its edges are dropped, so that
 /// nobody takes them for a proper end.
 fn run_replica(mut departure: Departure, mut body: Box<dyn Body>) {
@@ -226,7 +251,13 @@ fn run_replica(mut departure: Departure, mut body: Box<dyn Body>) {
     match ran {
         Ok(ended) => {
             if let Some(cause) = ended.err().and_then(Stop::into_failure) {
-                departure.state.fail(GraphError::Stage { stage, replica, cause });
+                departure.state.fail(match cause.downcast::<PeerError>() {
+                    Ok(peer) => {
+                        let PeerError { edge, group, cause } = *peer;
+                        GraphError::Peer { stage, edge, group, cause }
+                    }
+                    Err(cause) => GraphError::Stage { stage, replica, cause },
+                });
             }
         }
         Err(panic) if !is_exit => {
@@ -288,6 +319,7 @@ impl Run {
         }
         // What a unit that was cancelled has to say is known already.
         ult::join_all(self.units.drain(..));
+        self.state.retire();
         match self.state.take_failure() {
             Some(error) => Err(error),
             None => Ok(self.report()),

@@ -9,6 +9,7 @@ use prim::sync::atomic::Ordering::Relaxed;
 use prim::sync::atomic::{AtomicBool, AtomicU64};
 
 use super::error::GraphError;
+use super::stop::Closer;
 
 /// Something that whoever waits for the run has to know.
 pub(crate) enum News {
@@ -24,7 +25,7 @@ pub(crate) struct RunState {
     /// Written before the channels are closed, under whose locks a reader finds that.
     is_over: AtomicBool,
     why: Lock<Option<GraphError>>,
-    closers: Lock<Vec<Box<dyn Fn() + Send + Sync>>>,
+    closers: Lock<Vec<Closer>>,
     pub(crate) news: channel::Sender<News>,
 }
 
@@ -39,7 +40,7 @@ impl RunState {
     }
 
     /// Has this called when the run is over before its end; while nothing runs yet.
-    pub(crate) fn on_over(&self, close: Box<dyn Fn() + Send + Sync>) {
+    pub(crate) fn on_over(&self, close: Closer) {
         self.closers.lock().push(close);
     }
 
@@ -49,13 +50,20 @@ impl RunState {
         if why.is_some() {
             return;
         }
+        let text = error.to_string();
         *why = Some(error);
         drop(why);
         self.is_over.store(true, Relaxed);
         let closers = std::mem::take(&mut *self.closers.lock());
-        closers.iter().for_each(|close| close());
+        closers.iter().for_each(|close| close(&text));
         // Nobody waits for a run that has been let go.
         let _ = self.news.send(News::Over);
+    }
+
+    /// Lets go of what would be ended: all has come to its end.
+    pub(crate) fn retire(&self) {
+        let closers = std::mem::take(&mut *self.closers.lock());
+        drop(closers);
     }
 
     pub(crate) fn take_failure(&self) -> Option<GraphError> {

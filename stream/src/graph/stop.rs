@@ -15,6 +15,9 @@ use std::fmt;
 /// ```
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
+/// A function that ends something when a run is over before its end, and is told why.
+pub(crate) type Closer = Box<dyn Fn(&str) + Send + Sync>;
+
 /// The reason for which a stage ends before its input does.
 ///
 /// Whatever gives items on returns it as an error, and who gets it hands it on with `?`.

@@ -5,34 +5,23 @@ use std::sync::Arc;
 use prim::lock::Lock;
 
 use super::body::Body;
-use super::edge::{BundleQueue, Input, Output};
+use super::edge::{BundleQueue, Input, Spread};
+use super::error::GraphError;
 use super::feedback::Back;
-use super::outlet::Ports;
+use super::links::{Links, QueueAt};
+use super::outlet::{Ports, Way};
+use super::remote::{PumpStart, Remote};
 use super::state::{EdgeCounts, RunState, StageCounts};
 
-/// The way in which an edge spreads its items over the replicas of the next stage.
-///
-/// ```
-/// use margo_stream::graph::{Graph, Spread};
-///
-/// let graph = Graph::new();
-/// graph.source("numbers", 0..9u32).farm("square", 3).map(|n| n * n).for_each(drop);
-/// assert_eq!(graph.plan().edges[0].spread, Spread::OnDemand);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spread {
-    /// A replica that has nothing to do takes the next bundle.
-    OnDemand,
-    /// Replicas get bundles in turn.
-    RoundRobin,
-    /// All items of a key go to one replica.
-    ByKey,
-    /// Each replica gets every item.
-    Broadcast,
-}
+/// Makes the replicas of a stage that run here, and what receives items of its others.
+pub(crate) type Make = Box<dyn FnOnce(&Wiring) -> Result<Vec<Made>, GraphError> + Send>;
 
-/// Makes the replicas of a stage, with their numbers.
-pub(crate) type Make = Box<dyn FnOnce(&Wiring) -> Vec<(usize, Box<dyn Body>)> + Send>;
+/// A replica of a stage, or what receives for it.
+pub(crate) struct Made {
+    pub(crate) stage: usize,
+    pub(crate) replica: usize,
+    pub(crate) body: Box<dyn Body>,
+}
 
 /// A stage, as the builder has described it.
 pub(crate) struct StageDraft {
@@ -71,19 +60,24 @@ pub(crate) struct Wiring {
     /// For each stage: replicas in all groups, and figures.
     pub(crate) stages: Vec<(usize, Arc<StageCounts>)>,
     pub(crate) edges: Vec<(EdgeDraft, Arc<EdgeCounts>)>,
+    /// `None`: the whole graph runs here.
+    links: Option<Arc<Links>>,
 }
 
 impl Wiring {
-    pub(crate) fn new(draft: &Draft, state: Arc<RunState>) -> Self {
+    pub(crate) fn new(draft: &Draft, state: Arc<RunState>, links: Option<Arc<Links>>) -> Self {
         let stages = draft.stages.iter().map(|stage| (stage.replicas, Arc::default())).collect();
         let edges = draft.edges.iter().filter(|edge| !edge.is_feedback);
         let edges = edges.map(|edge| (edge.clone(), Arc::default())).collect();
-        Self { state, stages, edges }
+        Self { state, stages, edges, links }
     }
 
     /// Replicas of a stage that run here.
-    pub(crate) fn replicas(&self, stage: usize) -> std::ops::Range<usize> {
-        0..self.stages[stage].0
+    pub(crate) fn replicas(&self, stage: usize) -> Vec<usize> {
+        match &self.links {
+            None => (0..self.stages[stage].0).collect(),
+            Some(links) => links.own_replicas(stage),
+        }
     }
 
     pub(crate) fn counts(&self, stage: usize) -> Arc<StageCounts> {
@@ -160,13 +154,63 @@ impl<T: Send + 'static> Inbox<T> {
     /// The outputs of a replica of another stage.
     pub(crate) fn ports(
         &self,
-        from: (usize, usize),
-        limit: (usize, bool),
+        (from, replica): (usize, usize),
+        limit: (usize, Way),
+        remote: Option<Remote<T>>,
         wiring: &Wiring,
     ) -> Ports<T> {
-        let output = |queue: &BundleQueue<T>| -> Box<dyn Output<T>> { queue.output() };
-        let outputs = self.with_queues(wiring, |queues| queues.iter().map(output).collect());
-        let (number, counts) = wiring.producer(from, self.stage);
+        let outputs = self.with_queues(wiring, |queues| {
+            let Some(links) = &wiring.links else {
+                return queues.iter().map(BundleQueue::output).collect();
+            };
+            let output = |at: QueueAt| match remote {
+                Some(remote) if at.group != links.own => {
+                    remote.output(links, at, (replica, limit.1.is_timed))
+                }
+                // Documents that have it go elsewhere are refused.
+                _ => queues[at.replica.unwrap_or(0)].output(),
+            };
+            self.everywhere(from, links).map(output).collect()
+        });
+        let (number, counts) = wiring.producer((from, replica), self.stage);
         Ports::new(outputs, number, limit, counts, wiring.state.clone())
+    }
+
+    /// The queues of the stage in all groups.
+    fn everywhere(&self, from: usize, links: &Links) -> impl Iterator<Item = QueueAt> {
+        let to = self.stage;
+        let queues: Vec<(&str, Option<usize>)> = match self.is_shared() {
+            true => links.groups_of(to).into_iter().map(|group| (group, None)).collect(),
+            false => links.replicas(to).map(|(replica, group)| (group, Some(replica))).collect(),
+        };
+        let at =
+            |(group, replica): (&str, _)| QueueAt { from, to, group: group.to_owned(), replica };
+        queues.into_iter().map(at).collect::<Vec<_>>().into_iter()
+    }
+
+    /// The pumps of an edge: they bring the items of its replicas in other groups to the queues
+    /// that are here.
+    pub(crate) fn pumps(
+        &self,
+        from: usize,
+        (remote, is_timed): (Remote<T>, bool),
+        wiring: &Wiring,
+    ) -> Result<Vec<Made>, GraphError> {
+        let Some(links) = wiring.links.as_ref().filter(|links| links.is_cut(from)) else {
+            return Ok(Vec::new());
+        };
+        let first = wiring.producer((from, 0), self.stage).0;
+        let here = self.everywhere(from, links).filter(|at| at.group == links.own);
+        let pump = |at: QueueAt| {
+            let replica = at.replica.unwrap_or(0);
+            let queue = self.with_queues(wiring, |queues| queues[replica].output());
+            let start = PumpStart { links, at, first, state: &wiring.state };
+            let body = remote.pump(start, is_timed, queue).map_err(|error| {
+                let stage = links.stage(self.stage);
+                GraphError::Start { stage, cause: error.into() }
+            })?;
+            Ok(Made { stage: self.stage, replica, body })
+        };
+        here.map(pump).collect()
     }
 }

@@ -11,7 +11,7 @@ use ult::Eventual;
 use crate::base::random;
 use crate::error::{ConnectError, SendError};
 use crate::sender::open_batch::Items;
-use crate::sender::window::{Content, Sent, SendWindow};
+use crate::sender::window::{Content, SendWindow, Sent};
 use crate::wire::{Head, Open, Opened, Pulled, Refusal, SessionId, StreamRpcs, Taken, VERSION};
 
 /// Encoded bytes of a batch's request beside its items, and a little more.
@@ -254,6 +254,12 @@ impl Link {
     /// more.
     pub(super) fn broken(&mut self, error: Result<Taken, ForwardError>) {
         let (stream, address) = (self.peer.stream, self.peer.address.clone());
+        let hold = self.connection.as_mut().and_then(|connection| connection.hold.take());
+        let error = match (error, hold.map(ForwardRequest::try_wait)) {
+            // A receiver that ends says why, and may be gone before the answer of a batch.
+            (Err(_), Some(Ok(said @ Ok(Err(_))))) => said,
+            (error, _) => error,
+        };
         let why = match &error {
             Ok(Ok(())) => return,
             Ok(Err(refusal)) => refusal.to_string(),

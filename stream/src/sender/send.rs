@@ -260,6 +260,16 @@ impl<T> Sender<T> {
         }
     }
 
+    /// Returns whether no receiver is about to have worked off what it was sent.
+    pub(crate) fn is_busy(&self) -> bool {
+        let mut state = self.shared.state.lock();
+        let enough = 2 * self.shared.spec.batch_bytes as u64;
+        state.links.iter_mut().all(|link| {
+            link.reap();
+            link.window.bytes() >= enough
+        })
+    }
+
     /// Sends all that was encoded, and returns when it has gone; not when it was taken.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ mod delivery;
 mod ends;
 mod examples;
 mod graph;
+mod groups;
 mod items;
 mod kill;
 mod process;

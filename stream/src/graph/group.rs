@@ -1,0 +1,190 @@
+//! One group of a graph that is cut, as a process runs it.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::sync::Arc;
+
+use margo::config::{Config, Error, Errors, nearest};
+use margo::ult::{CpuSet, PoolRef};
+use margo::{Instance, InstanceBuilder};
+
+use super::builder::Graph;
+use super::document::{GraphDocument, Group, GroupEndpoint};
+use super::error::GraphError;
+use super::links::Links;
+use super::run::{Report, Run, runtime_on};
+
+impl Graph {
+    /// Runs the graph, or one group of it, as the arguments of the program say: all of it in this
+    /// process if there are none, and for `--group NAME FILE` the group of that name, as the
+    /// document in the file cuts the graph.
+    ///
+    /// ```
+    /// use margo_stream::graph::Graph;
+    ///
+    /// # let arguments = Vec::new();
+    /// # /*
+    /// let arguments = std::env::args().skip(1);
+    /// # */
+    /// let graph = Graph::new();
+    /// let sums = graph.source("numbers", 1..=100u64).stage("sum").sink(0, |sum, n| *sum += n);
+    /// graph.run_from_args(arguments)?;
+    /// // In a group that does not run the sink there are none.
+    /// sums.take().iter().for_each(|sum| println!("{sum}"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`GraphError::Arguments`] for other arguments; a file that cannot be read, and as
+    /// [`run_group`](Self::run_group).
+    pub fn run_from_args(
+        self,
+        arguments: impl IntoIterator<Item = String>,
+    ) -> Result<Report, GraphError> {
+        let arguments: Vec<_> = arguments.into_iter().collect();
+        match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            [] => self.run(),
+            ["--group", name, file] => self.run_group(name, &GraphDocument::from_file(file)?),
+            _ => Err(GraphError::Arguments(arguments.join(" "))),
+        }
+    }
+
+    /// Runs one group of the graph, as the document cuts it, to its end. Each group is a process
+    /// that calls this with the same graph and document, and with its own name; they may start in
+    /// any order. It has an execution stream for each of the group's CPUs, and an instance for each
+    /// of its endpoints.
+    ///
+    /// ```
+    /// use margo_stream::graph::{Graph, GraphDocument};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let file = folder.path().join("G2").display().to_string();
+    /// let document = GraphDocument::from_json(&format!(
+    ///     r#"{{ "groups": {{
+    ///         "G1": {{ "stages": ["read"] }},
+    ///         "G2": {{ "stages": ["sum"],
+    ///                 "endpoints": [{{ "address": "na+sm://", "file": "{file}" }}] }}
+    ///     }} }}"#,
+    /// ))?;
+    /// let group = |name: &'static str, document: GraphDocument| {
+    ///     std::thread::spawn(move || {
+    ///         let graph = Graph::new();
+    ///         let sum = graph.source("read", 0..1000u64).stage("sum").sink(0, |sum, n| *sum += n);
+    ///         graph.run_group(name, &document).map(|_| sum.take())
+    ///     })
+    /// };
+    /// // Two processes, usually.
+    /// let groups = [group("G1", document.clone()), group("G2", document)];
+    /// let sums = groups.map(|group| group.join().unwrap());
+    /// assert_eq!(sums[1].as_ref().unwrap(), &[499_500]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`GraphError`]: what is wrong with graph and document, or the first failure, also that of
+    /// another group.
+    pub fn run_group(self, name: &str, document: &GraphDocument) -> Result<Report, GraphError> {
+        let links = self.links(name, document)?;
+        let group = &document.groups[name];
+        // For as long as the group runs: who else has its name would take a part of its items.
+        let _locks = group.endpoints.iter().map(lock).collect::<Result<Vec<_>, _>>()?;
+        let cpus: CpuSet = group.cpus.as_deref().unwrap_or_default().parse().unwrap_or_default();
+        let runtime = runtime_on(cpus.iter().map(Some).collect())?;
+        let mut instances = Vec::new();
+        let outcome = start_instances(&links, group, &mut instances)
+            .and_then(|()| {
+                self.start_linked(Links { instances: instances.clone(), ..links }, &runtime.pools())
+            })
+            .and_then(Run::join);
+        let mut ended = Ok(());
+        for instance in &instances {
+            let finalized = instance.finalize_and_wait();
+            ended = ended.and(finalized.map_err(|error| GraphError::Runtime(error.into())));
+        }
+        runtime.shutdown().map_err(|error| GraphError::Runtime(error.into()))?;
+        let report = outcome?;
+        ended.map(|()| report)
+    }
+
+    /// Starts one group of the graph, as [`run_group`](Self::run_group) does, in pools of a runtime
+    /// or an instance, with instances of the program's own: first one for each endpoint of the
+    /// group, in the order of the document, and then any that only call. That of an endpoint with a
+    /// file writes it.
+    ///
+    /// # Errors
+    ///
+    /// [`GraphError`]: what is wrong with graph and document, or why it does not start.
+    pub fn start_group(
+        self,
+        name: &str,
+        document: &GraphDocument,
+        pools: &[PoolRef],
+        instances: &[Instance],
+    ) -> Result<Run, GraphError> {
+        let links = self.links(name, document)?;
+        self.start_linked(Links { instances: instances.to_vec(), ..links }, pools)
+    }
+
+    fn links(&self, name: &str, document: &GraphDocument) -> Result<Links, GraphError> {
+        let plan = self.plan();
+        plan.check().map_err(GraphError::Plan)?;
+        let cut = document.resolve(&plan).map_err(GraphError::Document)?;
+        if !document.groups.contains_key(name) {
+            let groups: Vec<_> = document.groups.keys().map(String::as_str).collect();
+            let hint = nearest(name, &groups).map(|group| format!("; did you mean \"{group}\"?"));
+            let (groups, hint) = (groups.join(", "), hint.unwrap_or_default());
+            let what = format!("no group is called \"{name}\" (groups: {groups}){hint}");
+            return Err(GraphError::Document(Errors::from(Error::new("groups", what))));
+        }
+        let (own, document) = (name.to_owned(), document.clone());
+        Ok(Links { own, plan, cut, document, instances: Vec::new() })
+    }
+
+    fn start_linked(self, links: Links, pools: &[PoolRef]) -> Result<Run, GraphError> {
+        self.launch(pools, Some(Arc::new(links)))
+    }
+}
+
+/// Takes the lock beside the file of an endpoint, which is held for the life of what is returned.
+fn lock(endpoint: &GroupEndpoint) -> Result<Option<File>, GraphError> {
+    let Some(file) = &endpoint.file else { return Ok(None) };
+    let path = format!("{file}.lock");
+    let address = || endpoint.address.clone();
+    let failed = |cause| GraphError::Endpoint { address: address(), cause };
+    let lock = File::options().create(true).append(true).open(&path);
+    let lock = lock.map_err(|error| failed(format!("{path}: {error}").into()))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(error) => Err(failed(format!("{path}: is the group running? {error}").into())),
+    }
+}
+
+/// Starts the instances of a group: those of its endpoints, and one for each further transport by
+/// which it calls others.
+fn start_instances(
+    links: &Links,
+    group: &Group,
+    instances: &mut Vec<Instance>,
+) -> Result<(), GraphError> {
+    let own: BTreeSet<_> = group.endpoints.iter().map(GroupEndpoint::transport).collect();
+    let called = links.called().map(GroupEndpoint::transport).filter(|one| !own.contains(one));
+    let callers = called.collect::<BTreeSet<_>>().into_iter().map(|transport| {
+        let address = format!("{transport}://");
+        (GroupEndpoint { address, ..GroupEndpoint::default() }, false)
+    });
+    for (endpoint, listens) in group.endpoints.iter().map(|one| (one.clone(), true)).chain(callers)
+    {
+        let mut config = Config::default();
+        config.margo.address.clone_from(&endpoint.address);
+        config.margo.address_file = endpoint.file;
+        config.margo.listen = listens;
+        let started = InstanceBuilder::from_config(config).start();
+        instances.push(started.map_err(|error| GraphError::Endpoint {
+            address: endpoint.address,
+            cause: error.into(),
+        })?);
+    }
+    Ok(())
+}

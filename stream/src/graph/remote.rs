@@ -1,0 +1,337 @@
+//! Edges between groups: streams, whose items are those of the edge.
+//!
+//! A replica has a sender for each queue in another group. There a *pump* takes the items out of
+//! the stream of the queue, and puts them into it; while the queue is full, the pump waits, and so
+//! does the sender when the credit of the stream is used up.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::vec::Drain;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::body::Body;
+use super::edge::{Bundle, Lost, Output};
+use super::links::{Links, QueueAt};
+use super::state::RunState;
+use super::stop::{BoxError, Stop};
+use crate::base::schema::schema_of;
+use crate::wire::Refusal;
+use crate::{ConnectError, ReceiveSpec, Receiver, Route, SendError, SendSpec, Sender};
+use crate::{ServeError, Stream, StreamError};
+
+/// The reason that producers are given if all who took their items have ended: no failure. Others
+/// begin with the name of a group.
+const UNWANTED: &str = "nobody takes the items any more";
+
+/// The ways of the items of one type to other groups and from there.
+pub(crate) struct Remote<T> {
+    pub(crate) schema: fn() -> u64,
+    output: [OutputFn<T>; 2],
+    pump: [PumpFn<T>; 2],
+}
+
+type OutputFn<T> = fn(&Arc<Links>, QueueAt, usize) -> Box<dyn Output<T>>;
+type PumpFn<T> = fn(PumpStart<'_>, Box<dyn Output<T>>) -> Result<Box<dyn Body>, ServeError>;
+
+/// All that a pump begins with, but its queue.
+pub(crate) struct PumpStart<'a> {
+    pub(crate) links: &'a Arc<Links>,
+    pub(crate) at: QueueAt,
+    /// The number of the first replica of the edge among the producers of the queue.
+    pub(crate) first: usize,
+    pub(crate) state: &'a Arc<RunState>,
+}
+
+impl<T> Clone for Remote<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Remote<T> {}
+
+impl<T: Serialize + DeserializeOwned + Send + 'static> Remote<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            schema: schema_of::<T>,
+            output: [output::<T, T>, output::<T, Timed<T>>],
+            pump: [pump::<T, T>, pump::<T, Timed<T>>],
+        }
+    }
+}
+
+impl<T> Remote<T> {
+    /// The output of a replica to a queue in another group.
+    pub(crate) fn output(
+        &self,
+        links: &Arc<Links>,
+        at: QueueAt,
+        (replica, is_timed): (usize, bool),
+    ) -> Box<dyn Output<T>> {
+        self.output[usize::from(is_timed)](links, at, replica)
+    }
+
+    /// Serves the stream to a queue here.
+    pub(crate) fn pump(
+        &self,
+        start: PumpStart<'_>,
+        is_timed: bool,
+        queue: Box<dyn Output<T>>,
+    ) -> Result<Box<dyn Body>, ServeError> {
+        self.pump[usize::from(is_timed)](start, queue)
+    }
+}
+
+/// An item of the stream of an edge on which watermarks go with the items `T`; without these they
+/// are the items of the stream themselves.
+#[derive(Serialize, Deserialize)]
+enum Timed<T> {
+    Item(T),
+    Watermark(u64),
+}
+
+/// Items of a stream, for those of an edge.
+trait OnWire<T>: Serialize + DeserializeOwned + Send + Sized + 'static {
+    fn send(
+        sender: &mut Sender<Self>,
+        items: Drain<'_, T>,
+        watermark: Option<u64>,
+    ) -> Result<(), SendError>;
+
+    /// The item, or a watermark.
+    fn take(self) -> Result<T, u64>;
+}
+
+impl<T: Serialize + DeserializeOwned + Send + 'static> OnWire<T> for T {
+    fn send(sender: &mut Sender<T>, items: Drain<'_, T>, _: Option<u64>) -> Result<(), SendError> {
+        sender.send_all(items)
+    }
+
+    fn take(self) -> Result<T, u64> {
+        Ok(self)
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + Send + 'static> OnWire<T> for Timed<T> {
+    fn send(
+        sender: &mut Sender<Self>,
+        items: Drain<'_, T>,
+        watermark: Option<u64>,
+    ) -> Result<(), SendError> {
+        sender.send_all(items.map(Self::Item).chain(watermark.map(Self::Watermark)))
+    }
+
+    fn take(self) -> Result<T, u64> {
+        match self {
+            Self::Item(item) => Ok(item),
+            Self::Watermark(time) => Err(time),
+        }
+    }
+}
+
+fn output<T: Send + 'static, W: OnWire<T>>(
+    links: &Arc<Links>,
+    at: QueueAt,
+    replica: usize,
+) -> Box<dyn Output<T>> {
+    let links = links.clone();
+    Box::new(RemoteOutput::<T, W> { links, at, replica, sender: None, spare: Vec::new() })
+}
+
+/// The end of an edge that leads to another group, for one replica.
+struct RemoteOutput<T, W> {
+    links: Arc<Links>,
+    at: QueueAt,
+    replica: usize,
+    /// `None` until it is opened.
+    sender: Option<Sender<W>>,
+    /// The vector of the last bundle.
+    spare: Vec<T>,
+}
+
+impl<T, W> RemoteOutput<T, W> {
+    fn failed(&self, error: impl Into<BoxError>) -> Lost {
+        Lost::Failed(self.links.peer_error(&self.at, &self.at.group, error).into())
+    }
+
+    fn lost(&self, error: SendError) -> Lost {
+        match error {
+            SendError::Refused { stream, why, .. } if is_unwanted(stream, &why) => Lost::Gone,
+            error => self.failed(error),
+        }
+    }
+}
+
+fn is_unwanted(stream: &'static str, why: &str) -> bool {
+    let error = StreamError::Failed { stream, why: UNWANTED.to_owned() };
+    why == Refusal::Failed(error.to_string()).to_string()
+}
+
+impl<T: Send + 'static, W: OnWire<T>> Output<T> for RemoteOutput<T, W> {
+    fn open(&mut self) -> Result<(), Lost> {
+        let options = self.links.options(&self.at);
+        let mut spec = SendSpec::new()
+            .name(self.replica.to_string())
+            .connect_within(self.links.start_within());
+        if let Some(bytes) = options.batch_bytes {
+            spec = spec.batch_bytes(bytes);
+        }
+        if let Some(items) = options.batch_items {
+            spec = spec.batch_items(u32::try_from(items).unwrap_or(u32::MAX));
+        }
+        let instances: Vec<_> = self.links.instances.iter().collect();
+        let address = self.links.address(&self.at.group);
+        let stream = Stream::new(self.links.stream(&self.at));
+        match Sender::connect(&instances, stream, &[address], &spec, Route::RoundRobin) {
+            Ok(sender) => self.sender = Some(sender),
+            Err(ConnectError::Refused { stream, why, .. }) if is_unwanted(stream, &why) => {
+                return Err(Lost::Gone);
+            }
+            Err(error) => return Err(self.failed(error)),
+        }
+        Ok(())
+    }
+
+    fn is_busy(&mut self) -> bool {
+        self.sender.as_ref().is_some_and(Sender::is_busy)
+    }
+
+    fn put(&mut self, mut bundle: Bundle<T>) -> Result<Duration, Lost> {
+        let Some(sender) = &mut self.sender else { return Err(Lost::Gone) };
+        let since = Instant::now();
+        let sent = W::send(sender, bundle.items.drain(..), bundle.watermark);
+        sent.map_err(|error| self.lost(error))?;
+        self.spare = bundle.items;
+        Ok(since.elapsed())
+    }
+
+    fn spare(&mut self) -> Vec<T> {
+        std::mem::take(&mut self.spare)
+    }
+
+    fn finish(&mut self) -> Result<(), Lost> {
+        let finished = self.sender.take().map_or(Ok(()), Sender::finish);
+        finished.map_err(|error| self.lost(error))
+    }
+}
+
+fn pump<T: Send + 'static, W: OnWire<T>>(
+    start: PumpStart<'_>,
+    queue: Box<dyn Output<T>>,
+) -> Result<Box<dyn Body>, ServeError> {
+    let PumpStart { links, at, first, state } = start;
+    let senders = links.senders(at.from);
+    let mut spec = ReceiveSpec::new();
+    for (endpoint, count) in senders.iter().enumerate() {
+        spec = spec.senders_at(endpoint, *count);
+    }
+    if let Some(bytes) = links.options(&at).credit_bytes {
+        spec = spec.credit_bytes(bytes);
+    }
+    let stream = Stream::<W>::new(links.stream(&at));
+    let receiver = Receiver::serve(&links.endpoints(), stream, &spec)?;
+    let (closing, own) = (receiver.clone(), links.own.clone());
+    state.on_over(Box::new(move |why| closing.clone().fail(format!("group `{own}`: {why}"))));
+    let senders = senders.iter().sum();
+    let (links, state, queue) = (links.clone(), state.clone(), Some(queue));
+    let types = PhantomData;
+    Ok(Box::new(Pump { links, at, first, senders, receiver, queue, state, types }))
+}
+
+/// A ULT that moves the items of a stream into a queue.
+struct Pump<T, W> {
+    links: Arc<Links>,
+    at: QueueAt,
+    first: usize,
+    senders: usize,
+    receiver: Receiver<W>,
+    /// `None`: nobody takes from it any more.
+    queue: Option<Box<dyn Output<T>>>,
+    state: Arc<RunState>,
+    types: PhantomData<fn(T)>,
+}
+
+impl<T, W> Pump<T, W> {
+    /// The replica whose name a sender has.
+    fn replica(&self, sender: &str) -> Option<(usize, &str)> {
+        let replica = sender.parse().ok()?;
+        let group = self.links.group_of(self.at.from, replica)?;
+        (group != self.links.own).then_some((replica, group))
+    }
+
+    fn failed(&self, error: StreamError) -> Stop {
+        let sender = match &error {
+            StreamError::Lost { sender, .. }
+            | StreamError::Breach { sender, .. }
+            | StreamError::Decode { sender, .. } => self.replica(sender),
+            _ => None,
+        };
+        let group = sender.map_or(self.links.own.as_str(), |(_, group)| group);
+        Stop::failed(self.links.peer_error(&self.at, group, error))
+    }
+}
+
+impl<T: Send + 'static, W: OnWire<T>> Pump<T, W> {
+    fn next(&mut self) -> Result<Option<crate::Batch<W>>, Stop> {
+        match self.receiver.recv_batch() {
+            Ok(batch) => Ok(batch),
+            Err(_) if self.state.is_over() => Err(Stop::over()),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    fn put(&mut self, bundle: Bundle<T>) -> Result<(), Stop> {
+        match self.queue.as_mut().map(|queue| queue.put(bundle)) {
+            Some(Err(Lost::Gone)) if self.state.is_over() => Err(Stop::over()),
+            Some(Err(Lost::Gone)) => {
+                self.queue = None;
+                Ok(())
+            }
+            Some(Err(Lost::Failed(error))) => Err(Stop::failed(error)),
+            Some(Ok(_)) | None => Ok(()),
+        }
+    }
+}
+
+impl<T: Send + 'static, W: OnWire<T>> Body for Pump<T, W> {
+    fn run(&mut self) -> Result<(), Stop> {
+        while let Some(mut batch) = self.next()? {
+            let Some((replica, _)) = self.replica(batch.sender()) else {
+                let what = format!("`{}` is no replica of another group", batch.sender());
+                let own = &self.links.own;
+                return Err(Stop::failed(self.links.peer_error(&self.at, own, what)));
+            };
+            let from = self.first + replica;
+            let mut items = self.spare();
+            for item in &mut batch {
+                match item.take() {
+                    Ok(item) => items.push(item),
+                    Err(time) => {
+                        self.put(Bundle { from, items, watermark: Some(time) })?;
+                        items = self.spare();
+                    }
+                }
+            }
+            if !items.is_empty() {
+                self.put(Bundle { from, items, watermark: None })?;
+            }
+            // Its credit goes back now that there was room for its items.
+            drop(batch);
+            // Once all producers are here, so that each is told.
+            if self.queue.is_none() && self.receiver.positions().len() == self.senders {
+                self.receiver.fail(UNWANTED);
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<T, W> Pump<T, W> {
+    fn spare(&mut self) -> Vec<T> {
+        self.queue.as_mut().map_or_else(Vec::new, |queue| queue.spare())
+    }
+}
