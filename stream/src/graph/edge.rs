@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use margo::ult::channel::{self, RecvTimeoutError, TryRecvError, TrySendError};
+use margo::ult::channel::{self, RecvTimeoutError, TrySendError};
 use prim::lock::Lock;
 
 use super::stop::{BoxError, Closer};
@@ -192,10 +192,7 @@ struct ChannelInput<T> {
 
 impl<T: Send> Input<T> for ChannelInput<T> {
     fn try_take(&mut self) -> Option<Bundle<T>> {
-        match self.receiver.try_recv() {
-            Ok(bundle) => Some(bundle),
-            Err(TryRecvError::Empty | TryRecvError::Closed) => None,
-        }
+        self.receiver.try_recv().ok()
     }
 
     fn take(&mut self, until: Option<Instant>) -> Taken<T> {

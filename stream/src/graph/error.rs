@@ -14,7 +14,7 @@ use super::stop::BoxError;
 /// let graph = Graph::new();
 /// let _ports = graph.source("read", ["80", "http"]).try_map(str::parse::<u16>).collect();
 /// match graph.run() {
-///     Err(GraphError::Stage { stage, .. }) => assert_eq!(stage, "read"),
+///     Err(GraphError::Stage { stage, .. }) => assert_eq!(&*stage, "read"),
 ///     other => panic!("{other:?}"),
 /// }
 /// ```

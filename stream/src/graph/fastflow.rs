@@ -68,11 +68,9 @@ impl GraphDocument {
             let (name, group) = group.convert(&stages);
             if name.is_empty() {
                 found.push(Error::new(format!("groups[{place}].name"), "there is none"));
-            } else if groups.contains_key(&name) {
+            } else if groups.insert(name.clone(), group).is_some() {
                 let what = format!("two groups are called \"{name}\"");
                 found.push(Error::new(format!("groups[{place}].name"), what));
-            } else {
-                groups.insert(name, group);
             }
         }
         Errors::none_of(found)?;

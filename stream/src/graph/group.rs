@@ -139,7 +139,8 @@ impl Graph {
             return Err(GraphError::Document(Errors::from(Error::new("groups", what))));
         }
         let (own, document) = (name.to_owned(), document.clone());
-        Ok(Links { own, plan, cut, document, instances: Vec::new() })
+        let (instances, watched) = Default::default();
+        Ok(Links { own, plan, cut, document, instances, watched })
     }
 
     fn start_linked(self, links: Links, pools: &[PoolRef]) -> Result<Run, GraphError> {

@@ -58,6 +58,7 @@ where
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[allow(clippy::type_complexity, reason = "operators have no shorter names")]
     pub fn join<J, P, B>(
         self,
         name: &str,
@@ -75,6 +76,7 @@ where
     /// Ends this stage and another one, and begins one of each pair of their values with the same
     /// key that fall into the same window, by times that two functions tell. Each window comes when
     /// it is over; see [`KeyedFlow::window`].
+    #[allow(clippy::type_complexity, reason = "operators have no shorter names")]
     pub fn join_windows<J, P, B>(
         self,
         name: &str,

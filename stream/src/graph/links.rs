@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use margo::Instance;
+use prim::lock::Lock;
 
 use super::document::{ChannelOptions, GraphDocument, Group, GroupEndpoint};
 use super::error::PeerError;
@@ -32,6 +33,8 @@ pub(crate) struct Links {
     pub(crate) document: GraphDocument,
     /// The endpoints, in the order of the document, then those that only call.
     pub(crate) instances: Vec<Instance>,
+    /// The groups whose lives are watched.
+    pub(crate) watched: Lock<BTreeSet<String>>,
 }
 
 impl Links {
@@ -127,11 +130,15 @@ impl Links {
         format!("{from}->{to}")
     }
 
+    /// The name of the graph.
+    pub(crate) fn graph(&self) -> &str {
+        self.document.name.as_deref().unwrap_or("graph")
+    }
+
     /// The name of the stream to a queue.
     pub(crate) fn stream(&self, at: &QueueAt) -> &'static str {
-        let graph = self.document.name.as_deref().unwrap_or("graph");
         let replica = at.replica.map_or_else(String::new, |replica| format!("/{replica}"));
-        names::kept(format!("{graph}/{}{replica}", self.edge(at)))
+        names::kept(format!("{}/{}{replica}", self.graph(), self.edge(at)))
     }
 
     /// Settings of the edge to a queue.

@@ -32,9 +32,18 @@
 //! **Order.** The items of a producer that go to the same replica keep their order, and those of a
 //! key all go to the same replica.
 //!
-//! Imports `base`. Read `stop.rs`, `operator.rs`; `edge.rs`, `state.rs`, `outlet.rs`, `body.rs`,
-//! `feedback.rs`, `wiring.rs`, `head.rs`; `builder.rs`, `keyed.rs`, `window.rs`, `join.rs`;
-//! `error.rs`, `plan.rs`, `run.rs`; `document.rs`, `fastflow.rs`, `resolve.rs`, `draw.rs`.
+//! **Groups.** A [document](GraphDocument) in JSON cuts a graph into groups: between stages, and
+//! across the replicas of one. Each group is a process, and all of them run the same program, each
+//! with its own name ([`Graph::run_from_args`], [`Graph::run_group`]); they may start in any order.
+//! An edge to another group is a [stream](crate::Receiver) for each queue there, named
+//! `GRAPH/FROM->TO/REPLICA` (without the replica where all share a queue), whose senders are the
+//! replicas of the other groups. The results are those of one process. A group that fails or dies
+//! ends its neighbours with [`GraphError::Peer`], and these end theirs.
+//!
+//! Imports all of the crate. Read `stop.rs`, `operator.rs`; `edge.rs`, `state.rs`, `outlet.rs`,
+//! `body.rs`, `feedback.rs`, `wiring.rs`, `head.rs`; `builder.rs`, `keyed.rs`, `window.rs`,
+//! `join.rs`; `error.rs`, `plan.rs`, `run.rs`; `document.rs`, `fastflow.rs`, `resolve.rs`,
+//! `draw.rs`; `links.rs`, `life.rs`, `remote.rs`, `group.rs`.
 
 mod body;
 mod builder;
@@ -48,6 +57,7 @@ mod group;
 mod head;
 mod join;
 mod keyed;
+mod life;
 mod links;
 mod operator;
 mod outlet;

@@ -40,7 +40,7 @@ pub(crate) trait Last<T>: Next<T> + Send {
 pub(crate) struct Way {
     /// Watermarks are waited for.
     pub(crate) is_timed: bool,
-    /// Whoever has nothing to do takes a bundle.
+    /// Bundles go to whoever has nothing to do.
     pub(crate) is_on_demand: bool,
 }
 

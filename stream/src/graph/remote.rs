@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::body::Body;
 use super::edge::{Bundle, Lost, Output};
+use super::life;
 use super::links::{Links, QueueAt};
 use super::state::RunState;
 use super::stop::{BoxError, Stop};
@@ -33,17 +34,15 @@ pub(crate) struct Remote<T> {
     pump: [PumpFn<T>; 2],
 }
 
-type OutputFn<T> = fn(&Arc<Links>, QueueAt, usize) -> Box<dyn Output<T>>;
-type PumpFn<T> = fn(PumpStart<'_>, Box<dyn Output<T>>) -> Result<Box<dyn Body>, ServeError>;
-
-/// All that a pump begins with, but its queue.
-pub(crate) struct PumpStart<'a> {
+/// An end of an edge, for one queue.
+pub(crate) struct Place<'a> {
     pub(crate) links: &'a Arc<Links>,
     pub(crate) at: QueueAt,
-    /// The number of the first replica of the edge among the producers of the queue.
-    pub(crate) first: usize,
     pub(crate) state: &'a Arc<RunState>,
 }
+
+type OutputFn<T> = fn(Place<'_>, usize) -> Box<dyn Output<T>>;
+type PumpFn<T> = fn(Place<'_>, usize, Box<dyn Output<T>>) -> Result<Box<dyn Body>, ServeError>;
 
 impl<T> Clone for Remote<T> {
     fn clone(&self) -> Self {
@@ -67,21 +66,21 @@ impl<T> Remote<T> {
     /// The output of a replica to a queue in another group.
     pub(crate) fn output(
         &self,
-        links: &Arc<Links>,
-        at: QueueAt,
+        place: Place<'_>,
         (replica, is_timed): (usize, bool),
     ) -> Box<dyn Output<T>> {
-        self.output[usize::from(is_timed)](links, at, replica)
+        self.output[usize::from(is_timed)](place, replica)
     }
 
-    /// Serves the stream to a queue here.
+    /// Serves the stream to a queue here; `first` is the number of the first replica of the edge
+    /// among the producers of the queue.
     pub(crate) fn pump(
         &self,
-        start: PumpStart<'_>,
-        is_timed: bool,
+        place: Place<'_>,
+        (first, is_timed): (usize, bool),
         queue: Box<dyn Output<T>>,
     ) -> Result<Box<dyn Body>, ServeError> {
-        self.pump[usize::from(is_timed)](start, queue)
+        self.pump[usize::from(is_timed)](place, first, queue)
     }
 }
 
@@ -132,19 +131,17 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> OnWire<T> for Timed<T> {
     }
 }
 
-fn output<T: Send + 'static, W: OnWire<T>>(
-    links: &Arc<Links>,
-    at: QueueAt,
-    replica: usize,
-) -> Box<dyn Output<T>> {
-    let links = links.clone();
-    Box::new(RemoteOutput::<T, W> { links, at, replica, sender: None, spare: Vec::new() })
+fn output<T: Send + 'static, W: OnWire<T>>(place: Place<'_>, replica: usize) -> Box<dyn Output<T>> {
+    let Place { links, at, state } = place;
+    let (links, state, sender, spare) = (links.clone(), state.clone(), None, Vec::new());
+    Box::new(RemoteOutput::<T, W> { links, at, state, replica, sender, spare })
 }
 
 /// The end of an edge that leads to another group, for one replica.
 struct RemoteOutput<T, W> {
     links: Arc<Links>,
     at: QueueAt,
+    state: Arc<RunState>,
     replica: usize,
     /// `None` until it is opened.
     sender: Option<Sender<W>>,
@@ -186,7 +183,13 @@ impl<T: Send + 'static, W: OnWire<T>> Output<T> for RemoteOutput<T, W> {
         let address = self.links.address(&self.at.group);
         let stream = Stream::new(self.links.stream(&self.at));
         match Sender::connect(&instances, stream, &[address], &spec, Route::RoundRobin) {
-            Ok(sender) => self.sender = Some(sender),
+            Ok(sender) => {
+                if let Some(target) = sender.target() {
+                    life::watch(&self.links, &self.at, target, &self.state)
+                        .map_err(|error| self.failed(error))?;
+                }
+                self.sender = Some(sender);
+            }
             Err(ConnectError::Refused { stream, why, .. }) if is_unwanted(stream, &why) => {
                 return Err(Lost::Gone);
             }
@@ -219,10 +222,11 @@ impl<T: Send + 'static, W: OnWire<T>> Output<T> for RemoteOutput<T, W> {
 }
 
 fn pump<T: Send + 'static, W: OnWire<T>>(
-    start: PumpStart<'_>,
+    place: Place<'_>,
+    first: usize,
     queue: Box<dyn Output<T>>,
 ) -> Result<Box<dyn Body>, ServeError> {
-    let PumpStart { links, at, first, state } = start;
+    let Place { links, at, state } = place;
     let senders = links.senders(at.from);
     let mut spec = ReceiveSpec::new();
     for (endpoint, count) in senders.iter().enumerate() {

@@ -13,6 +13,7 @@ use prim::sync::atomic::Ordering::Relaxed;
 use super::body::Body;
 use super::builder::Graph;
 use super::error::{GraphError, PeerError};
+use super::life::Life;
 use super::links::Links;
 use super::state::{EdgeCounts, News, RunState, StageCounts};
 use super::stop::Stop;
@@ -113,6 +114,7 @@ pub struct Run {
     deadline: Option<Instant>,
     stages: Vec<(Arc<str>, usize, Arc<StageCounts>)>,
     edges: Vec<(usize, usize, Arc<EdgeCounts>)>,
+    _life: Option<Life>,
 }
 
 /// Ends a [`Run`] from elsewhere. See there.
@@ -193,6 +195,8 @@ impl Graph {
         let mut draft = std::mem::take(&mut *self.draft.lock());
         let (sender, news) = channel::unbounded();
         let state = RunState::new(sender);
+        let life = links.as_ref().map(|links| Life::serve(links, &state)).transpose();
+        let _life = life.map_err(|error| GraphError::Runtime(error.into()))?;
         let wiring = Wiring::new(&draft, state.clone(), links);
         let (mut all, mut stages, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
         for (number, stage) in draft.stages.iter_mut().enumerate() {
@@ -208,7 +212,7 @@ impl Graph {
         let edges = wiring.edges.iter();
         let edges = edges.map(|(edge, counts)| (edge.from, edge.to, counts.clone())).collect();
         let (left, units, since) = (bodies.len(), Vec::new(), Instant::now());
-        let mut run = Run { state, news, units, left, since, deadline: None, stages, edges };
+        let mut run = Run { state, news, units, left, since, deadline: None, stages, edges, _life };
         for (number, (departure, body)) in bodies.into_iter().enumerate() {
             let stage = departure.stage.clone();
             let ult = pools[number % pools.len()].ult().name(stage.clone());
@@ -353,6 +357,7 @@ impl Drop for Run {
             self.state.fail(GraphError::Cancelled);
             self.units.iter().for_each(JoinHandle::cancel);
         }
+        let _ = self.state.ended.set(());
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use margo::ult::channel;
+use margo::ult::{self, Eventual, JoinHandle};
 use prim::lock::Lock;
 use prim::sync::atomic::Ordering::Relaxed;
 use prim::sync::atomic::{AtomicBool, AtomicU64};
@@ -27,12 +28,17 @@ pub(crate) struct RunState {
     why: Lock<Option<GraphError>>,
     closers: Lock<Vec<Closer>>,
     pub(crate) news: channel::Sender<News>,
+    /// Set when all that runs here has ended.
+    pub(crate) ended: Eventual<()>,
+    /// ULTs that wait for that, or for the end of another group.
+    pub(crate) watches: Lock<Vec<JoinHandle<()>>>,
 }
 
 impl RunState {
     pub(crate) fn new(news: channel::Sender<News>) -> Arc<Self> {
-        let (why, closers) = Default::default();
-        Arc::new(Self { is_over: AtomicBool::new(false), why, closers, news })
+        let (is_over, ended) = (AtomicBool::new(false), Eventual::new());
+        let (why, closers, watches) = Default::default();
+        Arc::new(Self { is_over, why, closers, news, ended, watches })
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -62,6 +68,9 @@ impl RunState {
 
     /// Lets go of what would be ended: all has come to its end.
     pub(crate) fn retire(&self) {
+        let _ = self.ended.set(());
+        let watches = std::mem::take(&mut *self.watches.lock());
+        ult::join_all(watches);
         let closers = std::mem::take(&mut *self.closers.lock());
         drop(closers);
     }

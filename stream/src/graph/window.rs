@@ -500,14 +500,16 @@ where
     }
 }
 
+/// The number of values of a key that have come, and its open windows, the oldest first.
+type Counted<A> = (u64, Vec<(u64, A)>);
+
 #[derive(Clone)]
 struct CountWindows<K, A, F> {
     count: u64,
     step: u64,
     init: A,
     fold: F,
-    /// Values of each key that have come, and its open windows, the oldest first.
-    keys: HashMap<K, (u64, Vec<(u64, A)>), RandomState>,
+    keys: HashMap<K, Counted<A>, RandomState>,
 }
 
 impl<K, V, A, F> Operator<(K, V)> for CountWindows<K, A, F>

@@ -10,7 +10,7 @@ use super::error::GraphError;
 use super::feedback::Back;
 use super::links::{Links, QueueAt};
 use super::outlet::{Ports, Way};
-use super::remote::{PumpStart, Remote};
+use super::remote::{Place, Remote};
 use super::state::{EdgeCounts, RunState, StageCounts};
 
 /// Makes the replicas of a stage that run here, and what receives items of its others.
@@ -165,7 +165,8 @@ impl<T: Send + 'static> Inbox<T> {
             };
             let output = |at: QueueAt| match remote {
                 Some(remote) if at.group != links.own => {
-                    remote.output(links, at, (replica, limit.1.is_timed))
+                    let place = Place { links, at, state: &wiring.state };
+                    remote.output(place, (replica, limit.1.is_timed))
                 }
                 // Documents that have it go elsewhere are refused.
                 _ => queues[at.replica.unwrap_or(0)].output(),
@@ -204,8 +205,8 @@ impl<T: Send + 'static> Inbox<T> {
         let pump = |at: QueueAt| {
             let replica = at.replica.unwrap_or(0);
             let queue = self.with_queues(wiring, |queues| queues[replica].output());
-            let start = PumpStart { links, at, first, state: &wiring.state };
-            let body = remote.pump(start, is_timed, queue).map_err(|error| {
+            let place = Place { links, at, state: &wiring.state };
+            let body = remote.pump(place, (first, is_timed), queue).map_err(|error| {
                 let stage = links.stage(self.stage);
                 GraphError::Start { stage, cause: error.into() }
             })?;

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use margo::Instance;
+use margo::{Instance, ProviderHandle};
 use prim::lock::BiasedLock;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,7 +15,7 @@ use crate::base::definition::Stream;
 use crate::base::{random, schema};
 use crate::error::{ConnectError, SendError};
 use crate::sender::linger;
-use crate::sender::link::{Link, Peer};
+use crate::sender::link::{Link, Peer, ReceiverConnection};
 use crate::sender::open_batch::OpenBatch;
 use crate::sender::route::Route;
 use crate::sender::state::{Shared, State, To};
@@ -34,7 +34,7 @@ use crate::wire::{NAME_BYTES_MAX, StreamRpcs};
 /// early does not make a part of a stream look like the whole.
 ///
 /// ```
-/// use margo::Instance;
+/// use margo::{Instance, ProviderHandle};
 /// use margo_stream::{Receiver, ReceiveSpec, Route, SendSpec, Sender, Stream};
 ///
 /// const NUMBERS: Stream<u64> = Stream::new("numbers");
@@ -144,6 +144,12 @@ impl<T> Sender<T> {
     /// receivers the least of them. The program begins behind these.
     pub fn position(&self) -> u64 {
         self.position
+    }
+
+    /// The receiver with which the only link is connected, and by which instance.
+    pub(crate) fn target(&self) -> Option<(Instance, ProviderHandle)> {
+        let state = self.shared.state.lock();
+        state.links[0].connection.as_ref().map(ReceiverConnection::target)
     }
 
     /// The error that each further call would give, if the sender has failed.

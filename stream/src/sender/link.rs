@@ -51,6 +51,10 @@ pub(super) struct ReceiverConnection {
 }
 
 impl ReceiverConnection {
+    pub(super) fn target(&self) -> (Instance, ProviderHandle) {
+        (self.instance.clone(), self.target.clone())
+    }
+
     /// Lets the receiver have no sign of an end of this side but the one that it was sent.
     pub(super) fn detach(self) {
         if let Some(hold) = self.hold {

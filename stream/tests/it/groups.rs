@@ -80,6 +80,19 @@ fn results(
             run(graph)?;
             Ok(Vec::new())
         }
+        "waits" => {
+            // Until it is ended from outside: nobody sends anything.
+            let (_own, never) = channel::bounded::<()>(0);
+            let numbers = graph.generate("read", move |emit| {
+                emit.emit(1u64)?;
+                emit.flush()?;
+                never.recv()?;
+                Ok(())
+            });
+            numbers.stage("sum").for_each(|_| say("flows"));
+            run(graph)?;
+            Ok(Vec::new())
+        }
         "first" => {
             let first = graph.source("read", 0u64..).own("first", |io| {
                 let first = io.recv()?;
@@ -253,6 +266,21 @@ fn a_group_that_is_killed_ends_the_others_with_an_error() {
 }
 
 #[test]
+fn a_source_that_waits_learns_that_another_group_is_killed() {
+    for address in [SM, TCP] {
+        let folder = tempfile::tempdir().unwrap();
+        let document = in_a_row(folder.path(), &[r#""read""#, r#""sum""#], address);
+        let file = folder.path().join("graph.json");
+        let groups = in_processes("waits", &file, &document);
+        let [mut read, mut sum] = <[_; 2]>::try_from(groups).ok().unwrap();
+        assert_eq!(sum.hear().as_deref(), Some("flows"));
+        sum.kill();
+        let said = read.hear().unwrap();
+        assert!(said.starts_with("error: stage `read`, edge read->sum, group `G2`: "), "{said}");
+    }
+}
+
+#[test]
 fn a_stage_that_panics_ends_all_groups_and_says_why() {
     let folder = tempfile::tempdir().unwrap();
     let document = in_a_row(folder.path(), &[r#""read""#, r#""work""#], SM);
@@ -349,7 +377,7 @@ fn instances_of_the_program_serve_a_group() {
     let file = margo::AddressFile::write(file, instance.self_addr().uri()).unwrap();
     let pool = instance.layout().rpc_pool();
     let sums = results("squares", |graph| {
-        let run = graph.start_group("G2", &document, &[pool], &[instance.clone()]);
+        let run = graph.start_group("G2", &document, &[pool], std::slice::from_ref(&instance));
         run.and_then(Run::join)
     });
     assert_eq!(sums.unwrap(), results("squares", Graph::run).unwrap());
