@@ -47,7 +47,7 @@ impl Plan {
             used[level] += 1;
             (MARGIN + level * STEP.0, MARGIN + (used[level] - 1) * STEP.1)
         };
-        // All-to-alls have two stages on one level, one above the other.
+        // An all-to-all has two stages on one level, one above the other.
         let places: Vec<_> = self.stages.iter().map(|stage| place(stage.level)).collect();
         let width = places.iter().map(|(x, _)| x + BOX.0).max().unwrap_or(0) + MARGIN;
         let height = places.iter().map(|(_, y)| y + BOX.1).max().unwrap_or(0) + MARGIN;
