@@ -35,6 +35,10 @@ pub(crate) const NAME_BYTES_MAX: usize = 256;
 /// Batches of a session without an answer. A receiver refuses more: also empty ones take memory.
 pub(crate) const BATCHES_MAX: usize = 512;
 
+/// Items of a batch that has fewer bytes than items. A receiver refuses more: it would give them
+/// out for nothing.
+pub(crate) const EMPTY_ITEMS_MAX: u32 = 1 << 16;
+
 /// The RPCs of one stream.
 #[derive(Clone, Copy)]
 pub(crate) struct StreamRpcs {

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::wire::BATCHES_MAX;
+use crate::wire::{BATCHES_MAX, EMPTY_ITEMS_MAX};
 
 /// Something that has arrived, to be handed out.
 #[derive(Debug)]
@@ -113,7 +113,10 @@ impl<A, P> Order<A, P> {
     /// # Errors
     ///
     /// The breach, if there is not as much.
-    pub(crate) fn reserve(&mut self, bytes: u64) -> Result<(), String> {
+    pub(crate) fn reserve(&mut self, bytes: u64, items: u32) -> Result<(), String> {
+        if u64::from(items) > bytes.max(u64::from(EMPTY_ITEMS_MAX)) {
+            return Err(format!("{items} items were said to be in {bytes} bytes"));
+        }
         if bytes > self.credit - self.bytes {
             let (credit, held) = (self.credit, self.bytes);
             return Err(format!(

@@ -346,7 +346,7 @@ impl Table {
     ) -> Result<u32, Refusal> {
         let mut state = session.state.lock();
         state.check(head.session)?;
-        let reserved = state.order.reserve(bytes);
+        let reserved = state.order.reserve(bytes, head.count);
         let connection = state.order.connection();
         drop(state);
         reserved.map(|()| connection).map_err(|what| self.breach(session, what))

@@ -14,8 +14,9 @@ use crate::sender::lent::{Lent, lend};
 use crate::sender::link::{Outgoing, ReceiverConnection};
 use crate::sender::open_batch::Items;
 use crate::sender::route::Route;
-use crate::sender::state::{Go, ITEMS_MAX, Shared, State};
+use crate::sender::state::{Go, Shared, State};
 use crate::sender::window::Content;
+use crate::wire::EMPTY_ITEMS_MAX;
 
 impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// Sends an item: it is encoded, and goes with its batch. Waits only if the receiver's credit
@@ -187,8 +188,10 @@ impl State {
     fn goes_early(&mut self, batch: usize, shared: &Shared) -> bool {
         let (count, len) = (self.open[batch].count(), self.open[batch].len());
         // Now and then: items without bytes, whether the receiver has nothing to do, and whether
-        // somebody else sends the batch if nothing follows.
-        if count >= ITEMS_MAX && len < count as usize || self.is_idle(batch) {
+        // somebody else sends the batch if nothing follows. The next look is at twice as many
+        // items, of which there may be no more than bytes then.
+        let is_light = count >= EMPTY_ITEMS_MAX && len / 2 < count as usize;
+        if is_light || self.is_idle(batch) {
             return true;
         }
         if shared.since[batch].load(Relaxed) == 0 {

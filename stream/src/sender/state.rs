@@ -25,9 +25,6 @@ use crate::sender::link::{Link, Outgoing};
 use crate::sender::open_batch::OpenBatch;
 use crate::spec::SendSpec;
 
-/// Items of a batch that take no bytes, or few.
-pub(super) const ITEMS_MAX: u32 = 1 << 16;
-
 pub(super) struct Shared {
     pub(super) stream: &'static str,
     pub(super) spec: SendSpec,

@@ -13,7 +13,7 @@ fn batch(first: u64, count: u64, answer: u32) -> Arrived<u32, Vec<u64>> {
 /// Has it arrive; returns the items that are handed out, the answers that are due, and the batches
 /// of which the items are.
 fn arrive(order: &mut Sessions, it: Arrived<u32, Vec<u64>>) -> (Vec<u64>, Vec<u32>, Vec<BatchRef>) {
-    order.reserve(it.bytes).unwrap();
+    order.reserve(it.bytes, (it.end - it.first) as u32).unwrap();
     let (mut items, mut answers, mut handed) = (Vec::new(), Vec::new(), Vec::new());
     let hand_out = |it: Arrived<u32, Vec<u64>>| {
         items.extend(&it.payload[it.skip as usize..]);
@@ -47,14 +47,23 @@ fn items_come_in_order_and_once() {
 fn nobody_gets_beyond_its_credit() {
     let mut order = Sessions::new(80, 0);
     let (.., handed) = arrive(&mut order, batch(0, 10, 1));
-    assert!(order.reserve(1).unwrap_err().contains("the credit is 80"));
+    assert!(order.reserve(1, 1).unwrap_err().contains("the credit is 80"));
     order.acknowledge(handed[0], |_| ());
-    order.reserve(80).unwrap();
+    order.reserve(80, 1).unwrap();
     order.refuse(0, 80);
     for _ in 0..BATCHES_MAX {
-        order.reserve(0).unwrap();
+        order.reserve(0, 1).unwrap();
     }
-    assert!(order.reserve(0).unwrap_err().contains("without an answer"));
+    assert!(order.reserve(0, 1).unwrap_err().contains("without an answer"));
+}
+
+#[test]
+fn nobody_gets_items_for_nothing() {
+    let mut order = Sessions::new(1 << 20, 0);
+    order.reserve(0, EMPTY_ITEMS_MAX).unwrap();
+    assert!(order.reserve(0, EMPTY_ITEMS_MAX + 1).unwrap_err().contains("items were said"));
+    order.reserve(100_000, 100_000).unwrap();
+    assert!(order.reserve(100_000, u32::MAX).is_err());
 }
 
 #[test]
@@ -63,7 +72,7 @@ fn the_end_is_an_end() {
     order.end_at(3).unwrap();
     assert!(!order.has_ended());
     let late = batch(2, 2, 1);
-    order.reserve(late.bytes).unwrap();
+    order.reserve(late.bytes, 2).unwrap();
     let refused = order.arrive(late, |_| panic!("not handed out"), |_| ()).unwrap_err();
     assert_eq!(refused.0, 1);
     arrive(&mut order, batch(0, 3, 2));
