@@ -26,11 +26,19 @@ impl Life {
     pub(crate) fn serve(links: &Links, state: &RunState) -> Result<Self, RegisterError> {
         let end = Arc::new(Eventual::new());
         let mut providers = Vec::new();
+        // One for each group that waits, one for each endpoint, and two here.
+        let most = links.cut.groups.len() + links.endpoints().len() + 2;
         for instance in links.endpoints() {
             let pool = instance.layout().rpc_pool();
             let provider = instance.provider(ProviderId::DEFAULT, &pool);
-            let until = end.clone();
+            let all = end.clone();
             provider.serve(rpc(links, &links.own)).handler(move |handle| {
+                let until = all.clone();
+                if Arc::strong_count(&until) > most {
+                    // More than there are groups: a stranger, who learns nothing.
+                    let _ = handle.respond(&Ok(()));
+                    return;
+                }
                 let token = handle.cancel_token();
                 let ends: [&dyn Selectable; 3] = [&*until, handle.closing(), token.event()];
                 ult::wait_any(&ends, None);

@@ -4,11 +4,13 @@
 use std::fmt::Debug;
 use std::path::Path;
 use std::thread;
+use std::time::Instant;
 
-use margo::Instance;
-use margo::ult::channel;
+use margo::ult::{self, channel};
+use margo::{ForwardRequest, Instance, ProviderHandle, Rpc};
 use margo_stream::graph::{Graph, GraphDocument, GraphError, ReplicaAt, Report, Run, Window};
 
+use crate::common::SOON;
 use crate::process::{Process, role, say};
 
 /// A group that another test has started, as a process of its own.
@@ -383,6 +385,34 @@ fn instances_of_the_program_serve_a_group() {
     assert_eq!(sums.unwrap(), results("squares", Graph::run).unwrap());
     assert!(read.join().unwrap().unwrap().is_empty());
     drop(file);
+    instance.finalize_and_wait().unwrap();
+}
+
+#[test]
+fn calls_that_wait_for_the_end_of_a_group_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let document = in_a_row(folder.path(), &[r#""read""#, r#""sum""#], SM);
+    let document = GraphDocument::from_json(&document).unwrap();
+    let instance = Instance::builder(SM).start().unwrap();
+    let graph = Graph::new();
+    graph.source("read", 0..9u64).stage("sum").for_each(drop);
+    let pool = instance.layout().rpc_pool();
+    let run = graph.start_group("G2", &document, &[pool], std::slice::from_ref(&instance)).unwrap();
+    const LIFE: Rpc<(), Result<(), String>> = Rpc::new("margo_stream.graph.G2.life");
+    let target = ProviderHandle::from(instance.self_addr());
+    let call = |_| instance.rpc(LIFE, &target, &()).start().unwrap();
+    let mut calls: Vec<_> = (0..20).map(call).collect();
+    // There are two groups, so two may wait.
+    while calls.len() > 2 {
+        let ready: Vec<_> = calls.iter().map(ForwardRequest::ready).collect();
+        let answered = ult::wait_any(&ready, Some(Instant::now() + SOON)).unwrap();
+        calls.swap_remove(answered).wait().unwrap().unwrap();
+    }
+    run.canceler().cancel();
+    for call in calls {
+        assert_eq!(call.wait().unwrap().unwrap_err(), "group `G2`: the run was cancelled");
+    }
+    assert!(matches!(run.join(), Err(GraphError::Cancelled)));
     instance.finalize_and_wait().unwrap();
 }
 
