@@ -207,8 +207,8 @@ fn stream_cases() -> Vec<Case> {
         Case::new(id, BytesPerSecond, target, measure).two_cores()
     };
     vec![
-        row("stream.wordcount.keyed", per_minute(8.0), word_count::keyed),
-        row("stream.wordcount.aggregated", per_minute(20.0), word_count::aggregated),
+        row("streams.wordcount.keyed", per_minute(8.0), word_count::keyed),
+        row("streams.wordcount.aggregated", per_minute(20.0), word_count::aggregated),
     ]
 }
 

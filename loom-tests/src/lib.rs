@@ -5,14 +5,16 @@
 //! RUSTFLAGS="--cfg loom" cargo test --release -p margo-loom-tests
 //! ```
 //!
-//! `LOOM_MAX_PREEMPTIONS` bounds how often a thread may be interrupted in one execution, for models
-//! that do not set a bound themselves. Without the flag there is nothing to run.
+//! `LOOM_MAX_PREEMPTIONS` bounds how often a thread may be interrupted in one execution, 3 unless it
+//! is set, for models that do not set a bound themselves. Without the flag there is nothing to run.
 
-/// Runs a model in which threads are interrupted at most three times in one execution: enough for
-/// what two threads can do to each other, and over in seconds.
+/// Runs a model in which threads are interrupted at most as often in one execution as
+/// `LOOM_MAX_PREEMPTIONS` says; by default three times, enough for what two threads can do to each
+/// other.
 #[cfg(loom)]
 pub fn check(model: impl Fn() + Sync + Send + 'static) {
-    check_bounded(3, model);
+    let set = std::env::var("LOOM_MAX_PREEMPTIONS").ok().and_then(|bound| bound.parse().ok());
+    check_bounded(set.unwrap_or(3), model);
 }
 
 /// Runs the model as [`check`] does, with another bound.

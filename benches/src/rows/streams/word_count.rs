@@ -1,8 +1,8 @@
-//! Rows `stream.wordcount.*`: the words of a text are counted by a graph in one process, on two
+//! Rows `streams.wordcount.*`: the words of a text are counted by a graph in one process, on two
 //! xstreams. Two replicas read blocks of the text and cut them into words; two count.
 //!
-//! - `stream.wordcount.keyed`: each word goes to the replica that counts it;
-//! - `stream.wordcount.aggregated`: each reader counts for itself, and the counts are added up.
+//! - `streams.wordcount.keyed`: each word goes to the replica that counts it;
+//! - `streams.wordcount.aggregated`: each reader counts for itself, and the counts are added up.
 //!
 //! The text lies in memory, so no file is read. Words are [`CompactString`]s, which need no
 //! allocation. Floor: one thread that cuts the same text into words by the same code, and does
@@ -22,12 +22,12 @@ use crate::base::{Doing, Effort, Figure, Result, Samples, fail};
 use crate::process::Context;
 use crate::rows::ult::on_ult::Streams;
 
-/// Row `stream.wordcount.keyed`.
+/// Row `streams.wordcount.keyed`.
 pub(crate) fn keyed(context: &Context) -> Result<Figure> {
     run(context, false)
 }
 
-/// Row `stream.wordcount.aggregated`.
+/// Row `streams.wordcount.aggregated`.
 pub(crate) fn aggregated(context: &Context) -> Result<Figure> {
     run(context, true)
 }
