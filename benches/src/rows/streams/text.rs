@@ -28,7 +28,7 @@ pub(crate) fn zipf(bytes: usize) -> String {
         let length = 2 + rank.ilog2() as usize / 2 + (numbers.next() % 4) as usize;
         let mut letters: String =
             (0..length).map(|_| char::from(b'a' + (numbers.next() % 26) as u8)).collect();
-        letters.push(if numbers.next() % 16 == 0 { '\n' } else { ' ' });
+        letters.push(if numbers.next().is_multiple_of(16) { '\n' } else { ' ' });
         letters
     };
     let words: Vec<String> = (1..=WORDS).map(word).collect();
