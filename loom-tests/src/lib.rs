@@ -5,8 +5,9 @@
 //! RUSTFLAGS="--cfg loom" cargo test --release -p margo-loom-tests
 //! ```
 //!
-//! `LOOM_MAX_PREEMPTIONS` bounds how often a thread may be interrupted in one execution, 3 unless it
-//! is set, for models that do not set a bound themselves. Without the flag there is nothing to run.
+//! `LOOM_MAX_PREEMPTIONS` bounds how often a thread may be interrupted in one execution, 3 unless
+//! it is set, for models that do not set a bound themselves. Without the flag there is nothing to
+//! run.
 
 /// Runs a model in which threads are interrupted at most as often in one execution as
 /// `LOOM_MAX_PREEMPTIONS` says; by default three times, enough for what two threads can do to each
