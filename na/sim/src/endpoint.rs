@@ -219,7 +219,7 @@ impl SimEndpoint {
                 }
             })?;
             match step {
-                Step::Call(call) => call(&self.network),
+                Step::Call(call) => self.network.run_call(call),
                 Step::Idle | Step::Done => return Ok(()),
             }
         }

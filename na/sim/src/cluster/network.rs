@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Weak;
 use std::time::Duration;
 
-use super::wire::{Event, EventKey};
+use super::wire::{Call, Event, EventKey};
 use super::world::{Step, World};
 use crate::base::address::{DEFAULT_NETWORK, check_name};
 use crate::base::options::{LinkOptions, Nanos, Settings, nanos};
@@ -162,17 +162,25 @@ impl Network {
             Step::Idle => false,
             Step::Done => true,
             Step::Call(call) => {
-                call(self);
+                self.run_call(call);
                 true
             }
         }
+    }
+
+    /// Runs a call that a step has given out. What is scheduled for later waits until it has ended,
+    /// so that calls take effect in their order also where several threads poll.
+    pub(crate) fn run_call(&self, call: Call) {
+        let _calling = Calling(self);
+        call(self);
     }
 
     /// Calls `call` at the virtual time `at`, or as soon as possible if that has passed. This is
     /// how the layers above get timers in virtual time, and how a test causes trouble at a chosen
     /// moment.
     ///
-    /// It runs on the thread that moves the clock, without any lock of the network; under
+    /// It runs on the thread that moves the clock, without any lock of the network, and nothing
+    /// else happens there until it has ended; under
     /// [`Drive::OnPoll`](crate::Drive) that is inside somebody's poll, so it must not poll. It
     /// gets the network as an argument: a clone inside would keep the network alive until it runs.
     pub fn schedule(&self, at: Duration, call: impl FnOnce(&Network) + Send + 'static) -> TimerId {
@@ -299,6 +307,15 @@ impl Network {
     }
 }
 
+/// A scheduled call that runs, also until it has panicked.
+struct Calling<'a>(&'a Network);
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        self.0.with(|world| world.is_calling = false);
+    }
+}
+
 impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Network({}, seed {})", self.name(), self.seed())
@@ -335,5 +352,39 @@ impl Drop for TraceOnPanic {
                 network.trace().tail(*lines)
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::base::options::Drive;
+
+    #[test]
+    fn a_call_that_takes_its_time_is_not_overtaken() {
+        let network =
+            Network::builder("calls-in-order").drive(Drive::Manual).build().expect("a name");
+        let (begun, has_begun) = mpsc::channel();
+        let (end, may_end) = mpsc::channel::<()>();
+        let (note, notes) = mpsc::channel();
+        let first = note.clone();
+        network.schedule(Duration::from_micros(1), move |_| {
+            let _ = begun.send(());
+            let _ = may_end.recv();
+            let _ = first.send("first");
+        });
+        network.schedule(Duration::from_micros(2), move |_| {
+            let _ = note.send("second");
+        });
+        let other = network.clone();
+        let stepping = std::thread::spawn(move || other.run_until_idle(10));
+        assert!(has_begun.recv().is_ok());
+        // As another thread that polls does meanwhile.
+        assert_eq!(network.run_until_idle(10), 0);
+        drop(end);
+        assert!(stepping.join().is_ok_and(|steps| steps == 2));
+        assert_eq!(notes.iter().collect::<Vec<_>>(), ["first", "second"]);
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct World {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     /// Nodes whose caller has announced a sleep.
     pub(crate) sleepers: BTreeSet<NodeId>,
+    /// A scheduled call runs, without the lock: until it has ended, nothing else happens.
+    pub(crate) is_calling: bool,
     name: Arc<str>,
     next_node: NodeId,
     next_name: u64,
@@ -40,6 +42,7 @@ impl World {
             wire: Wire::new(settings),
             nodes: BTreeMap::new(),
             sleepers: BTreeSet::new(),
+            is_calling: false,
             name,
             next_node: 1,
             next_name: 1,
@@ -151,7 +154,7 @@ impl World {
 
     /// Makes the next thing happen, if it happens by `until`.
     pub(crate) fn step(&mut self, until: Nanos) -> Step {
-        if self.wire.next_at().is_none_or(|at| at > until) {
+        if self.is_calling || self.wire.next_at().is_none_or(|at| at > until) {
             return Step::Idle;
         }
         let Some(event) = self.wire.pop() else { return Step::Idle };
@@ -174,7 +177,10 @@ impl World {
                 }
             }
             Event::Notice { reset, tries, until } => self.notice(reset, tries, until),
-            Event::Call(call) => return Step::Call(call),
+            Event::Call(call) => {
+                self.is_calling = true;
+                return Step::Call(call);
+            }
         }
         Step::Done
     }
