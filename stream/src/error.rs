@@ -268,10 +268,4 @@ pub enum SendError {
         /// The number of receivers.
         count: usize,
     },
-    /// The time that the caller gave is over. The items stay with the sender, which goes on.
-    #[error("stream `{stream}`: the time is over")]
-    TimedOut {
-        /// The stream.
-        stream: &'static str,
-    },
 }

@@ -28,7 +28,7 @@ pub trait Next<T> {
 
 /// A step that items go through within a stage. Each replica of the stage has a clone.
 ///
-/// What [`Flow`](super::Flow) has methods for is made of operators; others are applied with
+/// The methods of [`Flow`](super::Flow) make operators; others are applied with
 /// [`Flow::apply`](super::Flow::apply).
 ///
 /// ```

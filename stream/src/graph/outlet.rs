@@ -46,7 +46,7 @@ pub(crate) struct Way {
 
 /// The outputs of an edge for one producer.
 pub(crate) struct Ports<T> {
-    /// Those whose replicas have ended are taken away.
+    /// An output for each replica; `None` for one that has ended.
     outputs: Vec<Option<Box<dyn Output<T>>>>,
     /// Number of this producer at the next stage.
     from: usize,

@@ -106,7 +106,7 @@ trait OnWire<T>: Serialize + DeserializeOwned + Send + Sized + 'static {
 
 impl<T: Serialize + DeserializeOwned + Send + 'static> OnWire<T> for T {
     fn send(sender: &mut Sender<T>, items: Drain<'_, T>, _: Option<u64>) -> Result<(), SendError> {
-        sender.send_all(items)
+        sender.send_slice(items.as_slice())
     }
 
     fn take(self) -> Result<T, u64> {

@@ -30,7 +30,7 @@ use crate::receiver::session::{Arrived, BatchRef, Order};
 use crate::spec::{Acknowledge, OnLoss, Position, Positions, ReceiveSpec};
 use crate::wire::{Head, Refusal, SessionId, Taken};
 
-/// Whom the answer of a batch is owed to.
+/// The request of a batch, whose answer is owed.
 pub(super) type Owed = Handle<(), Taken>;
 
 /// The content of a batch that has arrived.
@@ -121,7 +121,7 @@ enum Status {
     GivenUp,
 }
 
-/// Connections that are known, beyond two for each sender: of those that come and are refused.
+/// Connections that are known, beyond one for each sender: of those that come and are refused.
 const CONNECTIONS_MAX: usize = 1024;
 
 /// One connection of a sender.
@@ -134,7 +134,7 @@ pub(super) struct SenderConnection {
     end: Lock<ConnectionEnd>,
 }
 
-/// Whom the end of a connection concerns, or that it has come already.
+/// The session that hears of the end of a connection, or that it has come already.
 enum ConnectionEnd {
     Unbound,
     Session(Arc<Session>),

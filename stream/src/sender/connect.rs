@@ -118,7 +118,10 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
             Route::Broadcast => (To::All, 1),
             Route::Hash(_) | Route::Direct => (To::Own, links.len()),
         };
-        let open = (0..batches).map(|_| OpenBatch::new(spec.batch_bytes)).collect();
+        let least = links.iter().map(|link| link.credit).min().unwrap_or(0);
+        let of = |batch: usize| if batches == 1 { least } else { links[batch].credit };
+        let goes_at = (spec.batch_bytes, spec.batch_items);
+        let open = (0..batches).map(|batch| OpenBatch::new(goes_at, of(batch))).collect();
         let (bell, rings) = channel::bounded(1);
         let shared = Arc::new(Shared {
             stream: name,

@@ -43,7 +43,6 @@ pub(super) struct ReceiverConnection {
     pub(super) instance: Instance,
     target: ProviderHandle,
     session: SessionId,
-    pub(super) credit: u64,
     eager_bytes: usize,
     /// Is over when the receiver is, or the session. `None` when that was seen, and while the
     /// sender waits for it.
@@ -122,13 +121,15 @@ impl Peer {
         };
         let hold = Some(hold);
         let eager_bytes = instance.network().eager_bytes().saturating_sub(HEAD_BYTES);
-        let credit = opened.credit;
-        Ok((ReceiverConnection { instance, target, session, credit, eager_bytes, hold }, opened))
+        Ok((ReceiverConnection { instance, target, session, eager_bytes, hold }, opened))
     }
 
     /// The first instance that takes the address.
     fn look_up(&self) -> Result<(Instance, ProviderHandle), ConnectError> {
-        let in_file = self.address.strip_prefix('@').map(std::fs::read_to_string);
+        let in_file = self.address.strip_prefix('@').map(|path| {
+            let path = path.to_owned();
+            ult::blocking(move || std::fs::read_to_string(path))
+        });
         let address = match &in_file {
             None => self.address.as_str(),
             // Not there yet, or not any more.
@@ -165,8 +166,8 @@ pub(super) struct Link {
     pub(super) window: SendWindow,
     /// The number of the next item.
     pub(super) next: u64,
-    /// All items were sent.
-    pub(super) is_over: bool,
+    /// The bytes that may be without an answer.
+    pub(super) credit: u64,
     pub(super) failed: Option<SendError>,
     /// Set by whoever waits for the link; comes when that one looks at it again.
     pub(super) lifted: Option<Arc<Eventual<()>>>,
@@ -194,7 +195,7 @@ impl Link {
             connection: Some(connection),
             window: SendWindow::default(),
             next: opened.next,
-            is_over: false,
+            credit: opened.credit,
             failed: None,
             lifted: None,
             replays,
@@ -203,8 +204,17 @@ impl Link {
         }
     }
 
-    pub(super) fn credit(&self) -> u64 {
-        self.connection.as_ref().map_or(u64::MAX, |connection| connection.credit)
+    /// Returns whether a batch of so many bytes may go now. What was answered is forgotten before.
+    ///
+    /// # Errors
+    ///
+    /// The link has failed.
+    pub(super) fn has_room(&mut self, bytes: u64) -> Result<bool, SendError> {
+        self.reap();
+        match &self.failed {
+            Some(error) => Err(error.clone()),
+            None => Ok(self.connection.is_some() && self.window.has_room(bytes, self.credit)),
+        }
     }
 
     pub(super) fn free_buf(&mut self) -> Option<MsgBuf> {
@@ -297,29 +307,36 @@ impl Link {
         }
     }
 
-    /// Sends a batch, for which there is room in the window.
+    /// Sends a batch, for which there [is room](Self::has_room): the lock was not given back since.
     ///
     /// # Errors
     ///
-    /// Memory was refused; the batch comes back with it.
+    /// Memory was refused: the link has failed.
     pub(super) fn launch(
         &mut self,
         outgoing: Outgoing,
         count: u32,
         is_last: bool,
     ) -> Result<(), SendError> {
-        let Some(connection) = &self.connection else { return Ok(()) };
-        let (bytes, mut content) = match outgoing {
+        let Some(connection) = &self.connection else {
+            unreachable!("a link has room while it is connected");
+        };
+        let (bytes, content) = match outgoing {
             Outgoing::Items(items) => {
                 let len = items.as_slice().len();
                 let content = match len <= connection.eager_bytes {
                     true => Content::Items(items),
                     false => {
                         let shared = shared(&mut self.free_shared, &connection.instance, &items);
-                        let shared = shared.map_err(|source| {
-                            let (stream, source) = (self.peer.stream, Arc::new(source));
-                            SendError::Memory { stream, source }
-                        })?;
+                        let shared = match shared {
+                            Ok(shared) => shared,
+                            Err(source) => {
+                                let (stream, source) = (self.peer.stream, Arc::new(source));
+                                let error = SendError::Memory { stream, source };
+                                self.failed = Some(error.clone());
+                                return Err(error);
+                            }
+                        };
                         self.keep(items);
                         Content::Exposed(Arc::new(shared), len)
                     }
@@ -333,9 +350,7 @@ impl Link {
         };
         let (first, request) = (self.next, None);
         self.next += u64::from(count);
-        self.is_over |= is_last;
-        let mut sent = Sent { first, count, is_last, bytes, content: Content::Gone, request };
-        std::mem::swap(&mut sent.content, &mut content);
+        let mut sent = Sent { first, count, is_last, bytes, content, request };
         self.send(&mut sent);
         // What goes with the request is not needed any more, unless it may have to be sent again.
         if !self.replays
@@ -383,6 +398,16 @@ impl Link {
 
     /// Goes on with a new connection: what has no answer is sent again.
     pub(super) fn reconnected(&mut self, connection: ReceiverConnection, opened: &Opened) {
+        if opened.credit < self.credit {
+            let (stream, address) = (self.peer.stream, self.peer.address.clone());
+            let why = format!(
+                "it grants {} bytes, and granted {} before, by which items were sent; start it \
+                 again with the same credit_bytes",
+                opened.credit, self.credit
+            );
+            self.failed = Some(SendError::Refused { stream, address, why });
+            return;
+        }
         self.connection = Some(connection);
         while let Some(front) = self.window.front_mut()
             && front.end() <= opened.acknowledged

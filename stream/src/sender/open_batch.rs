@@ -30,12 +30,19 @@ impl Items {
 pub(super) struct OpenBatch {
     writer: Writer,
     count: u32,
-    bytes: usize,
+    /// The length and the number of items at which it goes.
+    goes_at: (usize, u32),
+    /// The bytes that it may have: the credit.
+    max: usize,
 }
 
 impl OpenBatch {
-    pub(super) fn new(bytes: usize) -> Self {
-        Self { writer: writer(MsgBuf::with_capacity(bytes + ROOM)), count: 0, bytes }
+    /// An empty one, which goes with so many bytes or items, and never has more than `max` bytes.
+    pub(super) fn new((bytes, items): (usize, u32), max: u64) -> Self {
+        let max = usize::try_from(max).unwrap_or(usize::MAX);
+        let bytes = bytes.min(max);
+        let writer = writer(MsgBuf::with_capacity(bytes + ROOM));
+        Self { writer, count: 0, goes_at: (bytes, items), max }
     }
 
     pub(super) fn count(&self) -> u32 {
@@ -46,72 +53,54 @@ impl OpenBatch {
         self.writer.len()
     }
 
-    /// Encodes an item behind those that it has.
-    ///
-    /// # Errors
-    ///
-    /// The item cannot be encoded, or has over `max` bytes: then its length. Nothing was appended.
-    #[inline]
-    pub(super) fn push<T: Serialize + ?Sized>(
-        &mut self,
-        item: &T,
-        max: u64,
-    ) -> Result<(), Result<u64, ProcError>> {
-        let before = self.writer.len();
-        let mut undo = Undo { writer: &mut self.writer, before, done: false };
-        proc::to_writer(undo.writer, item).map_err(Err)?;
-        let len = (undo.writer.len() - before) as u64;
-        if len > max {
-            return Err(Ok(len));
-        }
-        undo.done = true;
-        drop(undo);
-        self.count += 1;
-        Ok(())
+    pub(super) fn max(&self) -> u64 {
+        self.max as u64
     }
 
-    /// Encodes items, as long as there are any, until the batch is long enough, or has so many
-    /// items. Returns false if there are no more.
+    /// Returns whether it is to go.
+    pub(super) fn is_full(&self) -> bool {
+        self.len() >= self.goes_at.0 || self.count >= self.goes_at.1
+    }
+
+    /// Encodes items until it is full or has `count`; returns how many, and whether the next one
+    /// does not fit beside them.
     ///
     /// # Errors
     ///
-    /// As [`push`](Self::push); the item is the last that was taken.
+    /// An item cannot be encoded, or is too long by itself: then its length. Nothing of it was
+    /// appended.
     #[inline]
     pub(super) fn fill<T: Serialize>(
         &mut self,
-        items: &mut impl Iterator<Item = T>,
-        until: (usize, u32),
-        max: u64,
-    ) -> Result<bool, Result<u64, ProcError>> {
-        let (bytes, count) = until;
+        items: &[T],
+        count: u32,
+    ) -> Result<(usize, bool), Result<u64, ProcError>> {
+        let (goes_at, max) = (self.goes_at.0, self.max);
         let before = self.writer.len();
-        let mut undo = Undo { writer: &mut self.writer, before, done: false };
+        let mut undo = Undo { writer: &mut self.writer, before };
         // In a register, and told when the loop is left, however that is.
         let mut counted = Counted { count: self.count, to: &mut self.count };
-        loop {
-            let Some(item) = items.next() else {
-                undo.done = true;
-                return Ok(false);
-            };
-            proc::to_writer(undo.writer, &item).map_err(Err)?;
+        let count = count.min(self.goes_at.1);
+        for (taken, item) in items.iter().enumerate() {
+            proc::to_writer(undo.writer, item).map_err(Err)?;
             let end = undo.writer.len();
-            let len = (end - undo.before) as u64;
-            if len > max {
-                return Err(Ok(len));
+            if end > max {
+                let len = end - undo.before;
+                return if len > max { Err(Ok(len as u64)) } else { Ok((taken, true)) };
             }
             undo.before = end;
             counted.count += 1;
-            if end >= bytes || counted.count >= count {
-                undo.done = true;
-                return Ok(true);
+            if end >= goes_at || counted.count >= count {
+                return Ok((taken + 1, false));
             }
         }
+        Ok((items.len(), false))
     }
 
     /// The batch as it is; further items come into a new one, in that memory if it is given.
     pub(super) fn take(&mut self, buf: Option<MsgBuf>) -> (Items, u32) {
-        let bytes = self.bytes;
-        let buf = buf.unwrap_or_else(|| MsgBuf::with_capacity(bytes + ROOM));
+        let room = self.goes_at.0 + ROOM;
+        let buf = buf.unwrap_or_else(|| MsgBuf::with_capacity(room));
         let full = std::mem::replace(&mut self.writer, writer(buf));
         let items = match full.finish() {
             Written::Fits(buf) => Items::Message(buf),
@@ -129,6 +118,7 @@ fn writer(buf: MsgBuf) -> Writer {
     Writer::new(buf, 0, end, limits)
 }
 
+/// The number of items, which is told when this is dropped.
 struct Counted<'a> {
     count: u32,
     to: &'a mut u32,
@@ -141,19 +131,17 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// Takes an item back of which only a part was encoded, also if its `Serialize` panics.
+/// Takes back what stands behind the whole items: one of which only a part was encoded, also if its
+/// `Serialize` panics.
 struct Undo<'a> {
     writer: &'a mut Writer,
     before: usize,
-    done: bool,
 }
 
 impl Drop for Undo<'_> {
     #[inline]
     fn drop(&mut self) {
-        if !self.done {
-            self.writer.truncate(self.before);
-        }
+        self.writer.truncate(self.before);
     }
 }
 
@@ -178,35 +166,38 @@ mod tests {
 
     #[test]
     fn items_fill_a_batch_up_to_one_that_fails() {
-        let mut batch = OpenBatch::new(16);
-        let mut numbers = 0..10_u64;
-        assert_eq!(batch.fill(&mut numbers, (16, 100), 8), Ok(true));
-        assert_eq!((batch.count(), batch.len()), (2, 16));
-        assert_eq!(batch.fill(&mut numbers, (1000, 5), 8), Ok(true));
-        assert_eq!(batch.fill(&mut numbers, (1000, 100), 8), Ok(false));
-        assert_eq!((batch.count(), batch.len()), (10, 80));
-        let mut texts = ["1", "2", "too long", "3"].into_iter();
-        assert_eq!(batch.fill(&mut texts, (1000, 100), 12), Err(Ok(19)));
-        assert_eq!((batch.count(), batch.len()), (12, 80 + 2 * 12));
-        assert_eq!(texts.next(), Some("3"));
+        let mut batch = OpenBatch::new((16, 100), 1000);
+        let numbers: Vec<u64> = (0..10).collect();
+        assert_eq!(batch.fill(&numbers, 100), Ok((2, false)));
+        assert_eq!((batch.count(), batch.len(), batch.is_full()), (2, 16, true));
+        let mut batch = OpenBatch::new((1000, 5), 1000);
+        assert_eq!(batch.fill(&numbers, 3), Ok((3, false)));
+        assert_eq!(batch.fill(&numbers[3..], 100), Ok((2, false)));
+        assert!(batch.is_full());
+        let mut batch = OpenBatch::new((1000, 100), 30);
+        assert_eq!(batch.fill(&numbers, 100), Ok((3, true)), "a fourth goes beyond the credit");
+        batch.take(None);
+        assert_eq!(batch.fill(&["1", "2", "as long as nothing"], 100), Ok((2, true)));
+        assert_eq!((batch.count(), batch.len()), (2, 24));
+        assert_eq!(batch.fill(&["far too long for this credit"], 100), Err(Ok(39)));
+        assert_eq!((batch.count(), batch.len()), (2, 24));
     }
 
     #[test]
     fn an_item_that_fails_leaves_nothing() {
         for long in [0, 3 * ROOM] {
-            let mut batch = OpenBatch::new(16);
-            batch.push(&1_u64, 100).unwrap();
+            let mut batch = OpenBatch::new((1 << 20, 100), 1 << 20);
+            batch.fill(&[1_u64], 100).unwrap();
             let text = "x".repeat(long);
-            batch.push(text.as_str(), u64::MAX).unwrap();
+            batch.fill(&[text.as_str()], 100).unwrap();
             let before = (batch.count(), batch.len());
-            assert!(batch.push(&Broken(true), 100).is_err());
-            assert_eq!(batch.push("0123456789", 8), Err(Ok(21)));
+            assert!(batch.fill(&[Broken(true)], 100).is_err());
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                let _ = batch.push(&Broken(false), 100);
+                let _ = batch.fill(&[Broken(false)], 100);
             }));
             assert!(panicked.is_err());
             assert_eq!((batch.count(), batch.len()), before);
-            batch.push(&2_u64, 100).unwrap();
+            batch.fill(&[2_u64], 100).unwrap();
             let (items, count) = batch.take(None);
             assert_eq!((count, items.as_slice().len()), (3, before.1 + 8));
             assert_eq!(batch.count(), 0);

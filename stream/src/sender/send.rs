@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use margo::bulk_memory::Exposable;
-use margo::{Access, Exposed};
+use margo::{Access, Exposed, Instance};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -22,7 +22,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// Sends an item: it is encoded, and goes with its batch. Waits only if the receiver's credit
     /// is used up.
     ///
-    /// A ULT that is cancelled while it waits has put the item into a batch.
+    /// A ULT that is cancelled while it waits has put the item into a batch. The item's `Serialize`
+    /// must not wait.
     ///
     /// # Errors
     ///
@@ -34,7 +35,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
             Route::Direct => return Err(self.no_receiver(usize::MAX)),
             _ => 0,
         };
-        self.put(batch, item)
+        self.put(batch, std::slice::from_ref(item))
     }
 
     /// Sends an item to the receiver of that number, in the order of the addresses, with
@@ -47,46 +48,39 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
         if receiver >= self.shared.since.len() || !self.is_by_receiver() {
             return Err(self.no_receiver(receiver));
         }
-        self.put(receiver, item)
+        self.put(receiver, std::slice::from_ref(item))
     }
 
-    /// Sends all items, as [`send`](Self::send) does, with less to do for each.
+    /// Sends all items, each as [`send`](Self::send) does: the iterator may wait for the next one.
     ///
     /// # Errors
     ///
     /// [`SendError`]; those before are sent, and the rest was not taken from the iterator.
     pub fn send_all(&mut self, items: impl IntoIterator<Item = T>) -> Result<(), SendError> {
-        if self.is_by_receiver() {
-            return items.into_iter().try_for_each(|item| self.send(&item));
-        }
-        let mut items = items.into_iter().fuse();
-        while self.put_some(&mut items)? {
-            self.go(0)?;
-        }
-        Ok(())
+        items.into_iter().try_for_each(|item| self.send(&item))
     }
 
-    /// Encodes items until a batch is full; false if there are no more.
-    fn put_some(&mut self, items: &mut impl Iterator<Item = T>) -> Result<bool, SendError> {
-        // The iterator is code of the program, which may wait with the lock held: nobody waits for
-        // the lock but in methods of this sender.
-        let mut state = self.shared.state.lock();
-        loop {
-            match state.put_some(0, items, &self.shared)? {
-                Put::More => {}
-                Put::Full => return Ok(true),
-                Put::Over => return Ok(false),
-            }
+    /// Sends items that are there already, with less to do for each than [`send`](Self::send).
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`]; those before the one that it is about are sent.
+    pub fn send_slice(&mut self, items: &[T]) -> Result<(), SendError> {
+        if self.is_by_receiver() {
+            return items.iter().try_for_each(|item| self.send(item));
         }
+        self.put(0, items)
     }
 
     #[inline]
-    fn put(&mut self, batch: usize, item: &T) -> Result<(), SendError> {
-        let mut state = self.shared.state.lock();
-        let goes = state.put(batch, item, &self.shared)?;
-        drop(state);
-        if goes {
-            return self.go(batch);
+    fn put(&mut self, batch: usize, mut items: &[T]) -> Result<(), SendError> {
+        while !items.is_empty() {
+            let put = self.shared.state.lock().put(batch, items, &self.shared);
+            let (taken, goes) = put?;
+            items = &items[taken..];
+            if goes {
+                self.go(batch)?;
+            }
         }
         Ok(())
     }
@@ -114,18 +108,31 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
         let why = |error: hg::ProcError| error.to_string();
         let bytes = hg::proc::to_vec(item)
             .map_err(|error| SendError::Encode { stream, why: why(error) })?;
-        let (at, instance) = self.shared.state.lock().turn_of(batch, stream)?;
-        let exposed = instance
+        let at = self.shared.state.lock().turn_of(batch);
+        let exposed = self
+            .instance_of(at)?
             .expose(data, Access::ReadOnly)
             .map_err(|source| SendError::Memory { stream, source: Arc::new(source) })?;
         let (loan, lent) = lend(exposed, &self.shared, at);
         let len = loan.bulk.len();
         let credit = bytes.len() as u64 + len;
-        let content = Content::Data(Arc::new((bytes, loan, len)));
-        self.wait_for_room(at, credit)?;
-        let mut state = self.shared.state.lock();
-        state.links[at].launch(Outgoing::Data(content), 1, false)?;
+        let data = Outgoing::Data(Content::Data(Arc::new((bytes, loan, len))));
+        self.send_alone(at, credit, data, (1, false))?;
         Ok(lent)
+    }
+
+    /// The instance by which a link is connected, waiting until it is.
+    fn instance_of(&self, at: usize) -> Result<Instance, SendError> {
+        loop {
+            let mut state = self.shared.state.lock();
+            let link = &mut state.links[at];
+            link.has_room(0)?;
+            if let Some(connection) = &link.connection {
+                return Ok(connection.target().0);
+            }
+            drop(state);
+            self.shared.wait_for_answer(at)?;
+        }
     }
 
     fn place_of(&self, hash: u64) -> usize {
@@ -135,53 +142,24 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
 }
 
 impl State {
-    /// Encodes an item into an open batch; true if the batch is to go.
+    /// Encodes items into an open batch; returns how many, and whether the batch is to go.
     #[inline]
-    pub(super) fn put<T: Serialize>(
+    fn put<T: Serialize>(
         &mut self,
         batch: usize,
-        item: &T,
+        items: &[T],
         shared: &Shared,
-    ) -> Result<bool, SendError> {
-        let max = self.links[batch].credit();
+    ) -> Result<(usize, bool), SendError> {
         let open = &mut self.open[batch];
-        if let Err(error) = open.push(item, max) {
-            return Err(shared.refused(error, max));
-        }
-        let (count, len) = (open.count(), open.len());
-        let spec = &shared.spec;
-        if len >= spec.batch_bytes || count >= spec.batch_items {
-            return Ok(true);
-        }
-        if !count.is_power_of_two() {
-            return Ok(false);
-        }
-        Ok(self.goes_early(batch, shared))
-    }
-
-    /// Encodes items into an open batch: until it is to go, or it is time to look around, or there
-    /// are no more.
-    fn put_some<T: Serialize>(
-        &mut self,
-        batch: usize,
-        items: &mut impl Iterator<Item = T>,
-        shared: &Shared,
-    ) -> Result<Put, SendError> {
-        let max = self.links[batch].credit();
-        let (spec, open) = (&shared.spec, &mut self.open[batch]);
-        let look = (open.count() + 1).next_power_of_two().min(spec.batch_items);
-        let filled = open.fill(items, (spec.batch_bytes, look), max);
-        let is_full = open.len() >= spec.batch_bytes || open.count() >= spec.batch_items;
-        let is_begun = open.count() > 0;
-        match filled {
-            Err(error) => Err(shared.refused(error, max)),
-            Ok(_) if is_full => Ok(Put::Full),
-            Ok(more) => Ok(match (is_begun && self.goes_early(batch, shared), more) {
-                (true, _) => Put::Full,
-                (false, true) => Put::More,
-                (false, false) => Put::Over,
-            }),
-        }
+        // It is looked at with one item, two, four …
+        let look = (open.count() + 1).next_power_of_two();
+        let (taken, is_next_too_long) = match open.fill(items, look) {
+            Ok(filled) => filled,
+            Err(error) => return Err(shared.refused(error, open.max())),
+        };
+        let is_full = is_next_too_long || open.is_full();
+        let goes = is_full || open.count() == look && self.goes_early(batch, shared);
+        Ok((taken, goes))
     }
 
     /// Returns whether a batch that is not full is to go.
@@ -199,16 +177,6 @@ impl State {
         }
         false
     }
-}
-
-/// The state of an open batch after some items.
-enum Put {
-    /// It takes more.
-    More,
-    /// It is to go.
-    Full,
-    /// It takes more, and there are none.
-    Over,
 }
 
 impl Shared {
@@ -243,20 +211,23 @@ impl<T> Sender<T> {
         }
     }
 
-    fn wait_for_room(&mut self, at: usize, bytes: u64) -> Result<(), SendError> {
+    /// Sends what is a batch by itself, waiting for room.
+    fn send_alone(
+        &self,
+        at: usize,
+        bytes: u64,
+        outgoing: Outgoing,
+        (count, is_last): (u32, bool),
+    ) -> Result<(), SendError> {
         loop {
             let mut state = self.shared.state.lock();
             let link = &mut state.links[at];
-            link.reap();
-            if let Some(error) = &link.failed {
-                return Err(error.clone());
-            }
-            let (stream, max) = (self.shared.stream, link.credit());
-            if bytes > max {
+            if bytes > link.credit {
+                let (stream, max) = (self.shared.stream, link.credit);
                 return Err(SendError::TooLarge { stream, bytes, max });
             }
-            if link.connection.is_some() && link.window.has_room(bytes, max) {
-                return Ok(());
+            if link.has_room(bytes)? {
+                return link.launch(outgoing, count, is_last);
             }
             drop(state);
             self.shared.wait_for_answer(at)?;
@@ -294,7 +265,7 @@ impl<T> Sender<T> {
             loop {
                 let mut state = self.shared.state.lock();
                 let link = &mut state.links[at];
-                link.reap();
+                link.has_room(0)?;
                 if link.window.is_empty() {
                     break;
                 }
@@ -344,10 +315,8 @@ impl<T> Sender<T> {
         self.flush()?;
         let links = self.shared.state.lock().links.len();
         for at in 0..links {
-            self.wait_for_room(at, 0)?;
-            let mut state = self.shared.state.lock();
-            let nothing = Arc::new(Items::Long(Vec::new()));
-            state.links[at].launch(Outgoing::Items(nothing), 0, true)?;
+            let nothing = Outgoing::Items(Arc::new(Items::Long(Vec::new())));
+            self.send_alone(at, 0, nothing, (0, true))?;
         }
         Ok(())
     }

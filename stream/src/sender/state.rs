@@ -5,9 +5,9 @@
 //! | `Shared::state` | the program's calls, mostly; the ULT of `linger.rs` | its lock |
 //! | `Shared::since` | written under that lock | anybody: only a hint |
 //!
-//! Nobody waits with the lock held: the ULT would hold its execution stream up. Who waits for an
-//! answer takes its call out of the window meanwhile; the program does so in methods that take
-//! `&mut self`, so there is one who waits, and the ULT passes such a window by.
+//! Nobody waits with the lock held: the ULT would hold its execution stream up. Whoever waits for an
+//! answer takes its call out of the window meanwhile (`wait.rs`); others who want to wait for the
+//! link then wait for that one. Of the program's code only `Serialize` runs with the lock held.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Relaxed},
 };
 
-use margo::Instance;
 use prim::lock::BiasedLock;
 use ult::channel;
 
@@ -100,30 +99,10 @@ impl State {
     }
 
     /// The link whose turn it is, for an item that goes alone.
-    ///
-    /// # Errors
-    ///
-    /// The link has failed.
-    pub(super) fn turn_of(
-        &mut self,
-        batch: usize,
-        stream: &'static str,
-    ) -> Result<(usize, Instance), SendError> {
-        let (at, count) = (self.links_of(batch).start, self.links.len());
-        self.turn = (self.turn + 1) % count;
-        let link = &self.links[at];
-        if let Some(error) = &link.failed {
-            return Err(error.clone());
-        }
-        match &link.connection {
-            Some(connection) => Ok((at, connection.instance.clone())),
-            None => link
-                .peer
-                .instances
-                .first()
-                .map(|first| (at, first.clone()))
-                .ok_or(SendError::NoReceiver { stream, index: at, count }),
-        }
+    pub(super) fn turn_of(&mut self, batch: usize) -> usize {
+        let at = self.links_of(batch).start;
+        self.turn = (self.turn + 1) % self.links.len();
+        at
     }
 
     /// Returns whether an open batch need not wait for further items, since nothing else is under
@@ -148,12 +127,7 @@ impl State {
         let to = self.links_of(batch);
         let len = self.open[batch].len() as u64;
         for at in to.clone() {
-            let link = &mut self.links[at];
-            link.reap();
-            if let Some(error) = &link.failed {
-                return Err(error.clone());
-            }
-            if link.connection.is_none() || !link.window.has_room(len, link.credit()) {
+            if !self.links[at].has_room(len)? {
                 return Ok(Go::Waits(at));
             }
         }

@@ -38,6 +38,28 @@ fn a_sender_waits_for_credit() {
 }
 
 #[test]
+fn a_batch_is_never_longer_than_the_credit() {
+    for credit in [8, 100, 1000] {
+        let (service, client) = (instance("na+sm://"), client("na+sm://"));
+        let mut receiver = receiver(&service, &ReceiveSpec::new().credit_bytes(credit));
+        let mut sender = sender(&client, &receiver, &SendSpec::new());
+        let sending = std::thread::spawn(move || {
+            let numbers: Vec<u64> = (0..3000).collect();
+            sender.send_slice(&numbers).unwrap();
+            sender.send_all(3000..4000).unwrap();
+            sender.finish().unwrap();
+        });
+        for number in 0..4000 {
+            assert_eq!(receiver.recv().unwrap(), Some(number), "credit {credit}");
+        }
+        assert_eq!(receiver.recv().unwrap(), None);
+        sending.join().unwrap();
+        drop(receiver);
+        end([client, service]);
+    }
+}
+
+#[test]
 fn an_item_beyond_all_credit_is_refused_where_it_is_sent() {
     let (service, client) = (instance("na+sm://"), client("na+sm://"));
     let mut receiver = receiver(&service, &ReceiveSpec::new().credit_bytes(100));

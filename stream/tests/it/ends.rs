@@ -90,6 +90,25 @@ fn a_receiver_that_ends_early_tells_its_senders() {
 }
 
 #[test]
+fn an_end_that_cannot_be_said_is_an_error() {
+    let (service, client) = (instance("na+sm://"), client("na+sm://"));
+    let mut receiver = receiver(&service, &ReceiveSpec::new());
+    let mut sender = sender(&client, &receiver, &SendSpec::new());
+    sender.send(&1).unwrap();
+    assert_eq!(receiver.recv().unwrap(), Some(1));
+    // Its acknowledgement comes, and nothing is under way when the receiver ends.
+    let taken = std::thread::spawn(move || {
+        sender.wait_until_taken().unwrap();
+        sender
+    });
+    assert!(receiver.recv_batch_deadline(std::time::Instant::now()).is_err());
+    let sender = taken.join().unwrap();
+    drop(receiver);
+    assert!(sender.finish().is_err());
+    end([client, service]);
+}
+
+#[test]
 fn a_program_that_fails_says_why() {
     let (service, client) = (instance("na+sm://"), client("na+sm://"));
     let mut receiver = receiver(&service, &ReceiveSpec::new());

@@ -18,7 +18,8 @@ fn numbers_arrive_in_order() {
             let mut sender = sender(&client, &receiver, &spec);
             let count = 20_000 + batch_bytes as u64;
             let sending = std::thread::spawn(move || {
-                sender.send_all(0..count / 2).unwrap();
+                let half: Vec<u64> = (0..count / 2).collect();
+                sender.send_slice(&half).unwrap();
                 (count / 2..count).for_each(|number| sender.send(&number).unwrap());
                 sender.finish().unwrap();
             });
@@ -143,6 +144,28 @@ fn what_waits_for_further_items_goes_by_itself() {
         assert_eq!(receiver.recv().unwrap(), Some(number));
     }
     drop((sender, receiver));
+    end([client, service]);
+}
+
+#[test]
+fn items_do_not_wait_for_an_iterator_that_waits() {
+    let (service, client) = (instance("na+sm://"), client("na+sm://"));
+    let mut receiver = receiver(&service, &ReceiveSpec::new());
+    let mut sender = sender(&client, &receiver, &SendSpec::new());
+    let (feed, fed) = ult::channel::unbounded();
+    let sending = std::thread::spawn(move || {
+        sender.send_all(&fed).unwrap();
+        sender.finish().unwrap();
+    });
+    // Each arrives although the next one is not there, also while the one before is not taken.
+    (0..3).for_each(|number| feed.send(number).unwrap());
+    for number in 0..3 {
+        assert_eq!(receiver.recv().unwrap(), Some(number));
+    }
+    drop(feed);
+    assert_eq!(receiver.recv().unwrap(), None);
+    sending.join().unwrap();
+    drop(receiver);
     end([client, service]);
 }
 
