@@ -18,6 +18,7 @@ use ucx_sys::Ucp;
 
 use crate::addressing::address::{self, Settings};
 use crate::addressing::ip_family::{self, IpFamily};
+use crate::addressing::reserved_port::ReservedPort;
 use crate::operations::{inbox::Inbox, keys::Recalls, peer_ref::PeerRef};
 use crate::state::driver::{Driver, Facts};
 use crate::state::group::{Group, Member, PeerName};
@@ -94,9 +95,21 @@ impl UcxEndpoint {
             ip_family::check_listen(family, listen)?;
         }
         let mut listen = options.listen.then_some(listen);
+        let reserve = |listen| ReservedPort::new(listen).ok();
+        let mut reserved = listen.filter(|_| shards > 1).and_then(reserve);
         let (mut door, mut parts, mut members) = (None, Vec::new(), Vec::new());
-        for _ in 0..shards {
-            let (part, bound) = Part::open(ucp, &settings, uri, options, listen)?;
+        for shard in 0..shards {
+            let open = |listen| Part::open(ucp, &settings, uri, options, listen);
+            let at_reserved = reserved.as_ref().filter(|_| shard == 0).map(|port| port.address);
+            let opened = match open(at_reserved.or(listen)) {
+                // UCX was told not to listen where somebody else is bound.
+                Err(_) if at_reserved.is_some() => {
+                    reserved = None;
+                    open(listen)
+                }
+                opened => opened,
+            };
+            let (part, bound) = opened?;
             // Only the port is another one, so that firewalls and networks treat all alike.
             listen.iter_mut().for_each(|listen| listen.set_port(0));
             door = door.or(bound);
@@ -105,7 +118,7 @@ impl UcxEndpoint {
             members.push(Member { port, bell });
             parts.push(part);
         }
-        let group = Group::new(random()?, door, members);
+        let group = Group::new(random()?, door, reserved, members);
         let uri_of_own = match door {
             Some(bound) => {
                 if let Some(warning) = address::listens_in_vain(uri.protocol, bound) {

@@ -47,8 +47,8 @@ impl Driver {
     /// Handles what turns have brought but messages. `quiet`: the network has nothing more.
     fn handle_all(&mut self, quiet: bool) {
         self.handle_events();
-        if self.facts.group.count() > 1 && self.facts.group.takes_door(self.facts.shard) {
-            self.take_door();
+        if self.facts.group.count() > 1 {
+            self.look_at_door();
         }
         if self.answers.calls() && self.answers.take_call() {
             self.end_overfull();

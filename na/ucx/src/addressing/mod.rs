@@ -2,8 +2,9 @@
 //!
 //! - Imports: no other folder.
 //! - Reading order: `address.rs` · `ip_family.rs` (connections that can carry data) ·
-//!   `sockaddr.rs`.
+//!   `reserved_port.rs` · `sockaddr.rs`.
 
 pub(crate) mod address;
 pub(crate) mod ip_family;
+pub(crate) mod reserved_port;
 pub(crate) mod sockaddr;

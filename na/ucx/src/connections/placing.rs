@@ -1,7 +1,7 @@
 //! The endpoints of a group, seen from their connections: a caller gets a place at one of them, and
 //! is sent on to it; and another one takes the door when the one that had it is closed.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ucx_sys::ucp_ep_h;
 
@@ -15,6 +15,9 @@ use na_core::group::placement::NotAdmitted;
 /// How often a call may be sent on before it is given up. Once is usual; more often if endpoints
 /// are closed meanwhile.
 const DETOURS_MAX: u32 = 8;
+
+/// How long a group waits until it tries again to listen at its address.
+const DOOR_PAUSE: Duration = Duration::from_millis(100);
 
 impl Driver {
     /// Gives a caller that has said hello a place here. `None`: it was sent on, or turned away.
@@ -83,15 +86,33 @@ impl Driver {
         Ok(())
     }
 
-    /// Listens at the address of the group, too, from now on: the endpoint that did is closed.
-    pub(crate) fn take_door(&mut self) {
+    /// Listens at the address of the group, too, once the endpoint that did is closed.
+    #[inline]
+    pub(crate) fn look_at_door(&mut self) {
+        let is_due = self.door_at.is_some_and(|at| at <= Instant::now());
+        if is_due || self.facts.group.takes_door(self.facts.shard) {
+            self.take_door();
+        }
+    }
+
+    #[cold]
+    fn take_door(&mut self) {
         let (Some(address), Some(worker)) = (self.facts.group.door, &mut self.worker) else {
             return;
         };
         self.has_door = true;
-        let uri = self.facts.own.uri();
-        if let Err(error) = worker.listen(address, uri) {
-            tracing::warn!(%error, "ucx: the group of a closed endpoint cannot listen");
+        let was_refused = self.door_at.take().is_some();
+        if let Err(error) = worker.listen(address, self.facts.own.uri()) {
+            // A child of this process may have the listener's descriptor until it runs a program of
+            // its own, or ends.
+            self.door_at = Some(Instant::now() + DOOR_PAUSE);
+            if !was_refused {
+                tracing::warn!(
+                    %error,
+                    "ucx: the group of a closed endpoint cannot listen; it tries again every \
+                     {DOOR_PAUSE:?}"
+                );
+            }
         }
     }
 

@@ -550,7 +550,7 @@ impl Driver {
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let watched = self.watch.as_ref().map(|watch| watch.next);
         let room = self.room_at.filter(|_| !self.callers.is_empty());
-        let watched = watched.into_iter().chain(room).min();
+        let watched = watched.into_iter().chain(room).chain(self.door_at).min();
         match self.connecting > 0 || !self.strangers.is_empty() {
             true => self.deadline_at.into_iter().chain(watched).min(),
             false => watched,

@@ -132,6 +132,8 @@ pub(crate) struct Driver {
     next: u64,
     /// True if this one listens at the address of the group.
     pub(crate) has_door: bool,
+    /// When it tries that again: somebody else was there.
+    pub(crate) door_at: Option<Instant>,
     /// Transfers by remote keys with pieces to move.
     pub(crate) reaching: VecDeque<u64>,
     /// Memory of which peers have keys, by its own.
@@ -201,6 +203,7 @@ impl Driver {
             sending: VecDeque::new(),
             next: seed,
             has_door,
+            door_at: None,
             reaching: VecDeque::new(),
             mapped: HashMap::default(),
             given: 0,

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use crate::addressing::reserved_port::ReservedPort;
 use crate::operations::keys::BELL_NAME;
 use crate::wire::Hello;
 use na_core::group;
@@ -74,10 +75,17 @@ pub(crate) struct Group {
     kept: Mutex<Kept>,
     /// The address at which one of them listens, if the group listens.
     pub(crate) door: Option<SocketAddr>,
+    /// Keeps the port of that address until the last one is closed.
+    reserved: Mutex<Option<ReservedPort>>,
 }
 
 impl Group {
-    pub(crate) fn new(number: u64, door: Option<SocketAddr>, members: Vec<Member>) -> Arc<Self> {
+    pub(crate) fn new(
+        number: u64,
+        door: Option<SocketAddr>,
+        reserved: Option<ReservedPort>,
+        members: Vec<Member>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             placement: Placement::new(members.len()),
             directory: Directory::new(Addr::unique_endpoint_id()),
@@ -85,6 +93,7 @@ impl Group {
             members,
             kept: Mutex::new(Kept { next: 0, permits: HashMap::new() }),
             door,
+            reserved: Mutex::new(reserved),
         })
     }
 
@@ -147,7 +156,10 @@ impl Group {
     pub(crate) fn close(&self, shard: usize, door: Option<Door>) {
         let left = self.placement.close(shard);
         for door in left.into_iter().chain(door) {
-            let Some(next) = self.placement.hand(door, |_| None) else { return };
+            let Some(next) = self.placement.hand(door, |_| None) else {
+                *lock(&self.reserved) = None;
+                return;
+            };
             self.members[next].bell.iter().for_each(|bell| lost::ring(bell, BELL_NAME));
         }
     }
@@ -175,7 +187,7 @@ mod tests {
 
     fn group(count: usize) -> Arc<Group> {
         let member = |port| Member { port, bell: None };
-        Group::new(1, None, (7000..).take(count).map(member).collect())
+        Group::new(1, None, None, (7000..).take(count).map(member).collect())
     }
 
     fn hello(token: u32) -> Hello {

@@ -1,6 +1,6 @@
 //! Groups over UCX and their callers, where `MARGO_TEST_UCX=1` is set.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -226,6 +226,27 @@ fn who_is_sent_on_for_ever_gives_up() {
     assert_eq!(sent_on(port), Err("it sends on who is connected"));
 }
 
+#[test]
+fn a_group_whose_address_is_taken_listens_there_as_soon_as_it_is_free() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    let (group, caller) = (open(true, 2), open(false, 1));
+    let uri = group[0].self_addr().uri().to_owned();
+    let address: SocketAddr = uri.rsplit('/').next().unwrap().parse().unwrap();
+    group[0].close();
+    let other = TcpListener::bind(address).unwrap();
+    let tries_again = || group[1].with(|driver| driver.door_at).flatten();
+    until(&[&group[1]], |_| tries_again().is_some());
+    let wakes_at = group[1].with(|driver| driver.next_deadline()).flatten();
+    assert!(wakes_at <= tries_again(), "it does not sleep longer");
+    drop(other);
+    until(&[&group[1]], |_| tries_again().is_none());
+    receive(&group[1..]);
+    send(&caller[0], &caller[0].lookup(&uri).unwrap());
+    until(&[&group[1], &caller[0]], |seen| seen.came[0] == 1);
+}
+
 /// Polls an endpoint, and answers each message by its text, until `is_over`.
 fn serve(shard: &UcxEndpoint, is_over: impl Fn() -> bool) {
     receive(std::slice::from_ref(shard));
@@ -260,6 +281,15 @@ fn call(uri: &str, wanted: usize) -> bool {
     answered == Some(true)
 }
 
+/// Sets the flag when it is dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Each shard has a thread, each caller too. Two shards are closed while they call, at first the
 /// one that has the door.
 #[test]
@@ -274,6 +304,8 @@ fn shards_on_threads_of_their_own_serve_whoever_calls() {
     let (answered, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let count = || answered.load(Ordering::Relaxed);
     std::thread::scope(|scope| {
+        // Also when a caller fails, so that its panic ends the test.
+        let _over = Over(&over);
         for (at, shard) in group.iter().enumerate() {
             let (count, over) = (&count, &over);
             scope.spawn(move || {
@@ -288,15 +320,17 @@ fn shards_on_threads_of_their_own_serve_whoever_calls() {
                 let (uri, answered) = (&uri, &answered);
                 scope.spawn(move || {
                     for at in 0..CALLS {
+                        let began = Instant::now();
                         // Those that meet a shard which is just closed call again.
-                        while !call(uri, if at % 2 == 0 { usize::MAX } else { caller }) {}
+                        while !call(uri, if at % 2 == 0 { usize::MAX } else { caller }) {
+                            assert!(began.elapsed() < PATIENCE, "nobody answers at {uri}");
+                        }
                         answered.fetch_add(1, Ordering::Relaxed);
                     }
                 })
             })
             .collect();
         callers.into_iter().for_each(|caller| caller.join().unwrap());
-        over.store(true, Ordering::Relaxed);
     });
     assert_eq!(count(), CALLERS * CALLS);
 }
