@@ -5,9 +5,9 @@
 //! | `Shared::state` | the program's calls, mostly; the ULT of `linger.rs` | its lock |
 //! | `Shared::since` | written under that lock | anybody: only a hint |
 //!
-//! Nobody waits with the lock held: the ULT would hold its execution stream up. Whoever waits for an
-//! answer takes its call out of the window meanwhile (`wait.rs`); others who want to wait for the
-//! link then wait for that one. Of the program's code only `Serialize` runs with the lock held.
+//! Nobody waits with the lock held: the ULT would hold its execution stream up. Whoever waits for
+//! an answer takes its call out of the window meanwhile (`wait.rs`); others who want to wait for
+//! the link then wait for that one. Of the program's code only `Serialize` runs with the lock held.
 
 use std::ops::Range;
 use std::sync::Arc;
