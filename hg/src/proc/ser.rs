@@ -42,7 +42,7 @@ impl<'w> Encoder<'w> {
 
     #[inline]
     fn put_u64(&mut self, value: u64) -> Result<(), ProcError> {
-        self.writer.put(&value.to_le_bytes())
+        self.writer.put_array(value.to_le_bytes())
     }
 
     #[inline]
@@ -117,7 +117,7 @@ macro_rules! numbers {
     ($($method:ident: $type:ty),+ $(,)?) => {
         $(#[inline]
         fn $method(self, value: $type) -> Result<(), ProcError> {
-            self.writer.put(&value.to_le_bytes())
+            self.writer.put_array(value.to_le_bytes())
         })+
     };
 }
@@ -141,11 +141,11 @@ impl<'a, 'w> ser::Serializer for &'a mut Encoder<'w> {
 
     #[inline]
     fn serialize_bool(self, value: bool) -> Result<(), ProcError> {
-        self.writer.put(&[u8::from(value)])
+        self.writer.put_array([u8::from(value)])
     }
 
     fn serialize_char(self, value: char) -> Result<(), ProcError> {
-        self.writer.put(&u32::from(value).to_le_bytes())
+        self.writer.put_array(u32::from(value).to_le_bytes())
     }
 
     #[inline]
@@ -170,12 +170,12 @@ impl<'a, 'w> ser::Serializer for &'a mut Encoder<'w> {
 
     #[inline]
     fn serialize_none(self) -> Result<(), ProcError> {
-        self.writer.put(&[0])
+        self.writer.put_array([0])
     }
 
     #[inline]
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), ProcError> {
-        self.writer.put(&[1])?;
+        self.writer.put_array([1])?;
         self.nested(value)
     }
 
@@ -196,7 +196,7 @@ impl<'a, 'w> ser::Serializer for &'a mut Encoder<'w> {
         index: u32,
         _variant: &'static str,
     ) -> Result<(), ProcError> {
-        self.writer.put(&index.to_le_bytes())
+        self.writer.put_array(index.to_le_bytes())
     }
 
     #[inline]
@@ -225,7 +225,7 @@ impl<'a, 'w> ser::Serializer for &'a mut Encoder<'w> {
         _variant: &'static str,
         value: &T,
     ) -> Result<(), ProcError> {
-        self.writer.put(&index.to_le_bytes())?;
+        self.writer.put_array(index.to_le_bytes())?;
         self.nested(value)
     }
 
@@ -252,7 +252,7 @@ impl<'a, 'w> ser::Serializer for &'a mut Encoder<'w> {
         _variant: &'static str,
         _len: usize,
     ) -> Result<Self, ProcError> {
-        self.writer.put(&index.to_le_bytes())?;
+        self.writer.put_array(index.to_le_bytes())?;
         self.compound()
     }
 
@@ -274,7 +274,7 @@ impl<'a, 'w> ser::Serializer for &'a mut Encoder<'w> {
         _variant: &'static str,
         _len: usize,
     ) -> Result<Self, ProcError> {
-        self.writer.put(&index.to_le_bytes())?;
+        self.writer.put_array(index.to_le_bytes())?;
         self.compound()
     }
 

@@ -114,6 +114,18 @@ impl Writer {
         }
     }
 
+    /// Appends a number: by one store, where `put` may be a call of `memcpy`.
+    #[inline]
+    pub(super) fn put_array<const N: usize>(&mut self, bytes: [u8; N]) -> Result<(), ProcError> {
+        match self.room(N).and_then(|room| room.first_chunk_mut()) {
+            Some(room) => {
+                *room = bytes;
+                Ok(())
+            }
+            None => self.put_overflow(&[&bytes]),
+        }
+    }
+
     /// Appends bytes behind their length.
     #[inline]
     pub(super) fn put_counted(&mut self, bytes: &[u8]) -> Result<(), ProcError> {
