@@ -1,5 +1,5 @@
 //! The parts that all of the crate uses: the definition of a stream, the shape of its items, names
-//! of RPCs.
+//! of RPCs, and the turns of ULTs.
 //!
 //! Imports nothing of this crate. Read `definition.rs`, then `schema.rs`.
 
@@ -7,3 +7,4 @@ pub(crate) mod definition;
 pub(crate) mod names;
 pub(crate) mod random;
 pub(crate) mod schema;
+pub(crate) mod turn;

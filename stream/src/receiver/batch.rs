@@ -66,6 +66,7 @@ struct Received {
 
 impl Received {
     /// The encoded items.
+    #[inline]
     fn items(&self) -> &[u8] {
         match &self.payload {
             Payload::Items(bytes) | Payload::Data(bytes, ..) => bytes,

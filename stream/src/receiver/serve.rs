@@ -13,6 +13,7 @@ use ult::channel::{self, RecvTimeoutError, TryRecvError};
 
 use crate::base::definition::Stream;
 use crate::base::schema::schema_of;
+use crate::base::turn::let_others_run;
 use crate::error::{ServeError, StreamError};
 use crate::receiver::batch::Batch;
 use crate::receiver::handlers;
@@ -173,6 +174,7 @@ impl<T: DeserializeOwned + 'static> Receiver<T> {
             empty => {
                 // Its credit goes back before this waits.
                 drop(empty);
+                let_others_run();
                 match self.batches.recv() {
                     Ok(delivered) => self.batch(delivered),
                     Err(_) => self.end(),

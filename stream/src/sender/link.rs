@@ -18,7 +18,7 @@ use crate::wire::{Head, Open, Opened, Pulled, Refusal, SessionId, StreamRpcs, Ta
 const HEAD_BYTES: usize = 64;
 
 /// Buffers that a link keeps for further batches.
-const KEPT_MAX: usize = 16;
+const KEPT_MAX: usize = 64;
 
 /// The pause between two attempts to reach a receiver: at first, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(250));

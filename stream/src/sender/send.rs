@@ -8,6 +8,7 @@ use margo::{Access, Exposed, Instance};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::base::turn::let_others_run;
 use crate::error::SendError;
 use crate::sender::connect::Sender;
 use crate::sender::lent::{Lent, lend};
@@ -205,7 +206,10 @@ impl<T> Sender<T> {
         loop {
             let gone = self.shared.state.lock().go(batch, &self.shared)?;
             match gone {
-                Go::Gone => return Ok(()),
+                Go::Gone => {
+                    let_others_run();
+                    return Ok(());
+                }
                 Go::Waits(at) => self.shared.wait_for_answer(at)?,
             }
         }

@@ -135,8 +135,12 @@ impl State {
         let (items, count) = self.open[batch].take(buf);
         shared.since[batch].store(0, Relaxed);
         let items = Arc::new(items);
-        for link in &mut self.links[to] {
-            link.launch(Outgoing::Items(items.clone()), count, false)?;
+        if let Some((last, others)) = self.links[to].split_last_mut() {
+            for link in others {
+                link.launch(Outgoing::Items(items.clone()), count, false)?;
+            }
+            // It keeps the buffer for a further batch, if nobody else has it.
+            last.launch(Outgoing::Items(items), count, false)?;
         }
         self.turn = (self.turn + 1) % self.links.len();
         Ok(Go::Gone)
