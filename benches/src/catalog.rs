@@ -28,7 +28,7 @@ use crate::rows::net::{group, hg_proc, oneway, rates};
 use crate::rows::rpc::bulk::{self, Way};
 use crate::rows::rpc::pair::{Settings, WaitPolicy};
 use crate::rows::rpc::{null, timer};
-use crate::rows::streams::word_count;
+use crate::rows::streams::{flow, word_count};
 use crate::rows::sweep::spec::{self, Sweep};
 use crate::rows::sweep::target;
 use crate::rows::ult::{
@@ -206,10 +206,28 @@ fn stream_cases() -> Vec<Case> {
     let row = |id, target, measure: fn(&Context) -> Result<Figure>| {
         Case::new(id, BytesPerSecond, target, measure).two_cores()
     };
-    vec![
+    let mut cases = Vec::new();
+    for over in [Transport::Sm, Transport::Tcp] {
+        let mut case = |what: &str, unit, target, measure: Measure| {
+            let id = format!("streams.{}.{what}", over.word());
+            let case = Case::new(id, unit, target, measure);
+            cases.push(case.peer(move |c, floor| flow::peer(c, over, floor)));
+        };
+        let is_tcp = over == Transport::Tcp;
+        // Bytes of numbers of 8 bytes each.
+        let items = if is_tcp { TimesFloor(0.8) } else { Limit(400e6 * 8.0) };
+        let flow = |data| -> Measure { Box::new(move |c| flow::flow(c, over, data)) };
+        case("items", BytesPerSecond, items, flow(None));
+        for (what, data) in [("data64k", 64 << 10), ("data1m", 1 << 20)] {
+            case(what, BytesPerSecond, NONE, flow(Some(data)));
+        }
+        case("latency", Nanoseconds, NONE, Box::new(move |c| flow::latency(c, over)));
+    }
+    cases.extend([
         row("streams.wordcount.keyed", per_minute(8.0), word_count::keyed),
         row("streams.wordcount.aggregated", per_minute(20.0), word_count::aggregated),
-    ]
+    ]);
+    cases
 }
 
 /// A row of round trips over a layer.

@@ -1,6 +1,8 @@
 //! Rows of streams and graphs.
 //!
-//! Imports from `base`, `process`, `floors` and `rows/ult`. Read `text.rs`, `word_count.rs`.
+//! Imports from `base`, `process`, `floors`, `rows/ult` and `rows/rpc`. Read `flow.rs` (between two
+//! processes); `text.rs`, `word_count.rs` (graphs).
 
+pub(crate) mod flow;
 pub(crate) mod text;
 pub(crate) mod word_count;
