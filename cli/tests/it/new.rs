@@ -17,10 +17,13 @@ fn build_folder() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_margo")).ancestors().nth(2).unwrap()
 }
 
-/// The workspace's profiles, so that what it has built of others' crates is used.
+/// The workspace's profiles, so that what it has built of others' crates is used; not those of its
+/// own crates, which are built without optimisation, in less time.
 fn profiles() -> String {
     let manifest = std::fs::read_to_string(workspace().join("Cargo.toml")).unwrap();
-    let tables = manifest.split("\n[").filter(|table| table.starts_with("profile."));
+    let tables = manifest.split("\n[").filter(|table| {
+        table.starts_with("profile.") && !table.starts_with("profile.test.package.")
+    });
     tables.map(|table| format!("[{table}\n")).collect()
 }
 
