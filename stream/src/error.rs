@@ -1,6 +1,7 @@
 //! One error enum for each kind of operation.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use margo::errors::LookupError;
 use margo::{BulkError, ForwardError, RegisterError};
@@ -74,6 +75,23 @@ pub enum StreamError {
         items: u64,
         /// The sign of its loss.
         why: String,
+    },
+    /// Senders that were declared have not come in time
+    /// ([`ReceiveSpec::connect_within`](crate::ReceiveSpec::connect_within)). What others had sent
+    /// until then was handed out.
+    #[error(
+        "stream `{stream}`: {there} of {declared} senders have connected within {limit:?}; start \
+         the others, or declare fewer (ReceiveSpec::senders)"
+    )]
+    Missing {
+        /// The stream.
+        stream: &'static str,
+        /// Senders that have come.
+        there: usize,
+        /// Senders that were declared.
+        declared: usize,
+        /// The time that they had.
+        limit: Duration,
     },
     /// A sender has said what it must not, such as more than its credit. It is refused from then
     /// on.

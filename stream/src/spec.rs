@@ -103,6 +103,7 @@ pub type Positions = BTreeMap<String, Position>;
 pub struct ReceiveSpec {
     pub(crate) senders: usize,
     pub(crate) senders_at: BTreeMap<usize, usize>,
+    pub(crate) connect_within: Option<Duration>,
     pub(crate) credit_bytes: u64,
     pub(crate) on_loss: OnLoss,
     pub(crate) acknowledge: Acknowledge,
@@ -121,6 +122,7 @@ impl ReceiveSpec {
         Self {
             senders: 1,
             senders_at: BTreeMap::new(),
+            connect_within: None,
             credit_bytes: CREDIT_BYTES,
             on_loss: OnLoss::Fail,
             acknowledge: Acknowledge::OnTake,
@@ -143,6 +145,15 @@ impl ReceiveSpec {
     pub fn senders_at(mut self, endpoint: usize, count: usize) -> Self {
         self.senders_at.insert(endpoint, count);
         self.senders = self.senders_at.values().sum();
+        self
+    }
+
+    /// The time, from [`Receiver::serve`](crate::Receiver::serve) on, within which all senders have
+    /// to have connected: one that never comes is [`StreamError::Missing`](crate::StreamError)
+    /// then. Default: no limit.
+    #[must_use]
+    pub fn connect_within(mut self, limit: Duration) -> Self {
+        self.connect_within = Some(limit);
         self
     }
 

@@ -138,6 +138,13 @@ impl<T: DeserializeOwned + 'static> Receiver<T> {
             serving.callbacks.push(closing);
             serving.addresses.push(instance.self_addr().uri().to_owned());
         }
+        if let Some(limit) = spec.connect_within {
+            let table = serving.table.clone();
+            let watch = move || table.watch_for_senders(limit);
+            let pool = endpoints[0].layout().rpc_pool();
+            let spawned = pool.ult().name("margo_stream.senders").spawn_detached(watch);
+            spawned.map_err(|_| ServeError::Closing { stream: name, endpoint: 0 })?;
+        }
         Ok(Self { batches, current: None, is_over: false, serving: Arc::new(serving) })
     }
 

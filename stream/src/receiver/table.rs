@@ -17,7 +17,7 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use margo::bulk_memory::BulkBuffer;
 use margo::{Handle, Instance};
@@ -235,6 +235,19 @@ impl Table {
 
     pub(super) fn over(&self) -> &Eventual<()> {
         &self.over
+    }
+
+    /// Waits until the time for senders to come is over, and ends the stream if one is missing.
+    pub(super) fn watch_for_senders(&self, limit: Duration) {
+        let until = Instant::now().checked_add(limit);
+        if ult::wait_any(&[&self.over], until).is_some() {
+            return;
+        }
+        let (stream, declared) = (self.stream, self.spec.senders);
+        let there = self.senders.lock().by_name.len();
+        if there < declared {
+            self.end(Err(StreamError::Missing { stream, there, declared, limit }));
+        }
     }
 
     pub(super) fn session(&self, id: SessionId) -> Option<Arc<Session>> {

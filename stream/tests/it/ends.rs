@@ -36,6 +36,35 @@ fn a_stream_ends_when_all_senders_have() {
 }
 
 #[test]
+fn a_sender_that_never_comes_is_an_error() {
+    let (service, others) = (instance("na+sm://"), instance("na+sm://"));
+    let client = client("na+sm://");
+    let limit = Duration::from_millis(100);
+    let mut all_there = receiver(&others, &ReceiveSpec::new().connect_within(limit));
+    let mut only = sender(&client, &all_there, &SendSpec::new());
+
+    let spec = ReceiveSpec::new().senders(3).connect_within(limit);
+    let mut receiver = receiver(&service, &spec);
+    let mut first = sender(&client, &receiver, &SendSpec::new());
+    first.send(&3).unwrap();
+    first.flush().unwrap();
+    assert_eq!(receiver.recv().unwrap(), Some(3), "what has come is handed out");
+    let error = receiver.recv().unwrap_err();
+    let StreamError::Missing { there, declared, .. } = &error else { panic!("{error}") };
+    assert_eq!((*there, *declared), (1, 3), "{error}");
+    let told = first.finish().unwrap_err();
+    assert!(told.to_string().contains("1 of 3 senders have connected within 100ms"), "{told}");
+
+    // The limit of the other one is over as well.
+    only.send(&1).unwrap();
+    assert_eq!(all_there.recv().unwrap(), Some(1));
+    only.finish_without_waiting().unwrap();
+    assert_eq!(all_there.recv().unwrap(), None);
+    drop((receiver, all_there));
+    end([client, service, others]);
+}
+
+#[test]
 fn a_sender_that_is_dropped_is_a_loss() {
     for address in ["na+sm://", "na+tcp://127.0.0.1"] {
         let (service, client) = (instance(address), client(address));
