@@ -69,6 +69,9 @@ pub(crate) enum Command {
     /// space, g and G) show what does not fit; elsewhere it prints block after block. A service
     /// that goes away is waited for.
     Top(TopArgs),
+    /// Runs graphs of stages that a document cuts into groups of processes.
+    #[command(subcommand)]
+    Stream(StreamCommand),
     /// Prints completions for a shell, for `~/.local/share/bash-completion/completions/margo` for
     /// instance.
     Completions {
@@ -309,6 +312,64 @@ pub(crate) enum TraceCommand {
     },
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum StreamCommand {
+    /// Starts every group of a document, `PROGRAM --group NAME FILE` for each, and waits for the
+    /// end of all. Each line that they print begins with the name of the group.
+    ///
+    /// When a group fails, the others are ended. Ctrl-C, SIGTERM and the end of the terminal end
+    /// all of them; the second time at once, without waiting. Status 0: all have ended well; 1: one
+    /// has failed, which standard error says; 2: wrong usage; 128 and the number of the signal that
+    /// has ended it.
+    Run(StreamRunArgs),
+    /// Shows the stages of a program's graph, and which group of the document runs what, or all
+    /// that is wrong with them. Nothing is run: it calls `PROGRAM --plan FILE`.
+    Plan(StreamPlanArgs),
+    /// Becomes another program, which ends with the process that has asked for it.
+    #[command(hide = true)]
+    Exec {
+        #[arg(long)]
+        parent: i32,
+        #[arg(last = true, required = true)]
+        words: Vec<String>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct StreamRunArgs {
+    #[command(flatten)]
+    pub(crate) graph: StreamGraphArgs,
+    /// Words before the command of groups for which the document has no launcher, such as
+    /// `srun -n1 -w {host}` or `ssh {host}`.
+    #[arg(long, value_name = "WORDS")]
+    pub(crate) launcher: Option<String>,
+    /// Shows the figures of all edges again and again, also where standard error is no terminal.
+    #[arg(long)]
+    pub(crate) table: bool,
+    /// Seconds between two looks at the figures.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    pub(crate) interval: f64,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct StreamPlanArgs {
+    #[command(flatten)]
+    pub(crate) graph: StreamGraphArgs,
+    /// File for a drawing of the same.
+    #[arg(long, value_name = "OUT")]
+    pub(crate) svg: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct StreamGraphArgs {
+    /// The document, also one of FastFlow's.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The program and its own arguments, in place of the document's `program`.
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub(crate) program: Vec<String>,
+}
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct ConfigCheckArgs {
     #[command(flatten)]
@@ -360,6 +421,9 @@ mod tests {
             "ping ADDRESS --config FILE",
             "top ADDRESS --config -",
             "shutdown ADDRESS --config FILE",
+            "stream run FILE",
+            "stream run FILE --table --interval 0.5 --launcher ssh -- ./program --own FILE",
+            "stream plan FILE --svg OUT -- ./program",
             "completions zsh",
             "man DIR",
             "top na+tcp://127.0.0.1:7000",
@@ -403,6 +467,10 @@ mod tests {
             "ping a -W 0",
             "top",
             "top a --interval 0",
+            "stream",
+            "stream run",
+            "stream run FILE ./program",
+            "stream plan --svg OUT",
             "shutdown",
             "shutdown --wait",
             "describe",

@@ -10,6 +10,7 @@
 //! | 1 | it did not work; standard error says why |
 //! | 2 | wrong usage: arguments, or a configuration that is not valid |
 //! | 130 | interrupted by Ctrl-C or SIGTERM |
+//! | 129, 143 | `margo stream run`: ended by SIGHUP, SIGTERM |
 //! | 141 | standard output was closed before the end, as by `| head` |
 #![forbid(unsafe_code)]
 
@@ -22,6 +23,7 @@ mod ping;
 mod serve;
 mod services;
 mod shutdown;
+mod stream;
 mod support;
 mod svg;
 mod top;
@@ -34,7 +36,7 @@ use clap::Parser;
 
 use margo::daemon::Failure;
 
-use self::args::{Args, Command, ConfigCommand, TraceCommand};
+use self::args::{Args, Command, ConfigCommand, StreamCommand, TraceCommand};
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -62,6 +64,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Man { dir } => usage::man(&dir),
         Command::Ping(args) => ping::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Stream(StreamCommand::Run(args)) => stream::run(&args),
+        Command::Stream(StreamCommand::Plan(args)) => stream::plan(&args),
+        Command::Stream(StreamCommand::Exec { parent, words }) => stream::exec(parent, &words),
         Command::Shutdown(args) => shutdown::run(&args),
         Command::Describe(args) => services::describe(&args),
         Command::Call(args) => services::call(&args),

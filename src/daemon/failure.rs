@@ -13,6 +13,9 @@ pub enum Failure {
     /// The user does not want it any more. Status 130.
     #[error("interrupted")]
     Interrupted,
+    /// A signal of this number has ended it. Status 128 plus that.
+    #[error("ended by signal {0}")]
+    Signal(u8),
     /// The reader of standard output has closed it, as `| head` does. Status 141.
     #[error("standard output was closed")]
     OutputClosed,
@@ -30,6 +33,7 @@ impl Failure {
             Self::Failed(_) => 1,
             Self::Usage(_) => 2,
             Self::Interrupted => 130,
+            Self::Signal(number) => 128u8.saturating_add(*number),
             Self::OutputClosed => 141,
         }
     }

@@ -49,7 +49,7 @@ const CRATES: &[Limits] = &[
          lifecycle daemon"),
     goals("benches", "base process floors rows scale plot catalog report cli"),
     goals("cli", "support svg args serve services config demo info new ping shutdown top trace \
-         usage"),
+         stream usage"),
     goals("config", "report read document resolve parse child samples schema fuzzing"),
     goals("examples/axum_gateway", ""),
     goals("hg", "base memory proc wire options bulk ops core overflow origin requests transfer \

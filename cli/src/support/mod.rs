@@ -2,9 +2,11 @@
 //! given, and the services they talk to.
 //!
 //! Most of it is what daemons have ([`margo::daemon`]). Imports nothing of the other folders. Read
-//! `output.rs`, then `peer.rs`.
+//! `output.rs`, then `peer.rs`, `caught.rs`.
 
+mod caught;
 pub(crate) mod output;
 pub(crate) mod peer;
 
+pub(crate) use self::caught::caught;
 pub(crate) use margo::daemon::support::{document, signals};

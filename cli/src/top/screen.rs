@@ -16,6 +16,7 @@ use rustix::termios::{self, LocalModes, OptionalActions, Termios};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 
 use super::window::{Scroll, Size};
+use crate::support::caught;
 use crate::support::output;
 use crate::support::signals::not_ignored;
 use margo::daemon::Failure;
@@ -223,16 +224,6 @@ impl Drop for Screen {
             let _ = signal_hook::low_level::emulate_default_handler(SIGQUIT);
         }
     }
-}
-
-/// A stream that has something to read when one of the signals has come.
-fn caught(signals: impl IntoIterator<Item = i32>) -> io::Result<UnixStream> {
-    let (ours, theirs) = UnixStream::pair()?;
-    ours.set_nonblocking(true)?;
-    for signal in signals {
-        signal_hook::low_level::pipe::register(signal, theirs.try_clone()?)?;
-    }
-    Ok(ours)
 }
 
 #[cfg(test)]

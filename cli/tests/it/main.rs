@@ -14,6 +14,7 @@ mod port;
 mod serve;
 mod services;
 mod shutdown;
+mod stream;
 mod top;
 mod trace;
 #[cfg(feature = "otlp")]

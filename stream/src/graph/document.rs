@@ -33,6 +33,14 @@ use super::error::GraphError;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GraphDocument {
+    /// The program that groups run which do not name their own, and its arguments:
+    /// `["./word_count", "docs"]`. For launchers, such as `margo stream run`, which add
+    /// `--group NAME FILE`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub program: Vec<String>,
+    /// How groups are started that do not say it themselves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub launcher: Option<Launcher>,
     /// The name of the graph, with which the names of its streams begin. Default: `graph`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -51,7 +59,11 @@ pub struct GraphDocument {
 pub struct Group {
     /// The stages that it runs: a name, or some of the replicas: `"count[0..2]"`, `"count[3]"`.
     pub stages: Vec<String>,
-    /// The host on which it is started. Default: that of the launcher.
+    /// The program that it runs, and its arguments. Default: that of the document.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub program: Vec<String>,
+    /// The host on which it is started, by its [launcher](Self::launcher). Default: that on which
+    /// `margo stream run` was called.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The addresses at which it receives. May be empty if it receives nothing.
@@ -72,7 +84,7 @@ pub struct Group {
     /// Bytes that it has of a sender, at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credit_bytes: Option<u64>,
-    /// How it is started.
+    /// How it is started. Default: as the document says, or as a process of this host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub launcher: Option<Launcher>,
 }
@@ -130,14 +142,19 @@ impl ChannelOptions {
     }
 }
 
-/// How a group is started. See [`GraphDocument`].
+/// How a group is started by `margo stream run`. See [`GraphDocument`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Launcher {
-    /// Words before the command of the program, such as `["srun", "-n1"]` or `["ssh", "node7"]`.
+    /// Words before the command of the program, such as `["srun", "-n1", "-w", "{host}"]` or
+    /// `["ssh", "{host}"]`. `{host}` and `{group}` stand for those of the group.
     pub before: Vec<String>,
     /// Variables of its environment.
     pub environment: BTreeMap<String, String>,
+    /// The last of these words gives the command to a shell, as one word with quotes, which begins
+    /// by going to the launcher's folder. Default: `true` if the first of them is `ssh`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shell: Option<bool>,
 }
 
 impl Group {
@@ -149,13 +166,22 @@ impl Group {
 }
 
 impl GraphDocument {
-    /// Reads a document.
+    /// Reads a document. A group file of FastFlow's is one too, if its groups are called as the
+    /// stages, or parts of stages, that they run; for others there is
+    /// [`from_fastflow`](Self::from_fastflow).
     ///
     /// # Errors
     ///
     /// Syntax errors, wrong types, unknown and repeated keys, with positions in `text`.
     pub fn from_json(text: &str) -> Result<Self, Errors> {
-        document_from_json(text)
+        let read: Result<Self, Errors> = document_from_json(text);
+        match read {
+            // FastFlow has a list of groups.
+            Err(errors) if errors.iter().any(|error| error.path == "groups") => {
+                Self::from_fastflow(text, |group| vec![group.to_owned()])
+            }
+            read => read,
+        }
     }
 
     /// Reads a document from a file.

@@ -151,6 +151,12 @@ impl<T: Send + 'static> BundleQueue<T> {
         self.receiver.clone()
     }
 
+    /// A function that counts the bundles that wait.
+    pub(crate) fn counter(&self) -> impl Fn() -> usize + Send + Sync + use<T> {
+        let sender = self.last.0.clone();
+        move || sender.len()
+    }
+
     /// A function that ends the channel, whoever still uses it.
     pub(crate) fn closer(&self) -> Closer {
         let sender = self.last.0.clone();

@@ -79,8 +79,19 @@ pub enum GraphError {
     #[error("the graph cannot be cut so: {0}")]
     Document(#[source] Errors),
     /// The arguments of the program are not understood.
-    #[error("`{0}`: no arguments, or `--group NAME FILE`, are understood")]
+    #[error(
+        "`{0}`: no arguments, `--group NAME FILE`, or `--plan FILE [--svg OUT]`, are understood"
+    )]
     Arguments(String),
+    /// The plan cannot be written.
+    #[error("cannot write {path}: {cause}")]
+    Output {
+        /// The file.
+        path: String,
+        /// The reason.
+        #[source]
+        cause: BoxError,
+    },
     /// An endpoint of a group could not be started, or others have it.
     #[error("endpoint {address}: {cause}")]
     Endpoint {

@@ -91,7 +91,7 @@ impl FastFlowGroup {
         });
         let launcher = preCmd.map(|command| Launcher {
             before: command.split_whitespace().map(str::to_owned).collect(),
-            environment: BTreeMap::new(),
+            ..Launcher::default()
         });
         let (stages, endpoints) = (stages(&name), endpoints.collect());
         (name, Group { stages, host, endpoints, cpus, batch_items, launcher, ..Group::default() })

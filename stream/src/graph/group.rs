@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use margo::config::{Config, Error, Errors, nearest};
 use margo::ult::{CpuSet, PoolRef};
@@ -11,13 +13,16 @@ use margo::{Instance, InstanceBuilder};
 use super::builder::Graph;
 use super::document::{GraphDocument, Group, GroupEndpoint};
 use super::error::GraphError;
+use super::launched;
 use super::links::Links;
 use super::run::{Report, Run, runtime_on};
 
 impl Graph {
     /// Runs the graph, or one group of it, as the arguments of the program say: all of it in this
     /// process if there are none, and for `--group NAME FILE` the group of that name, as the
-    /// document in the file cuts the graph.
+    /// document in the file cuts the graph. `--plan FILE` only prints the [plan](Plan::text) with
+    /// the groups of the document, and with `--svg OUT` draws it into a file; nothing runs then,
+    /// and there are no results.
     ///
     /// ```
     /// use margo_stream::graph::Graph;
@@ -36,7 +41,7 @@ impl Graph {
     ///
     /// # Errors
     ///
-    /// [`GraphError::Arguments`] for other arguments; a file that cannot be read, and as
+    /// [`GraphError::Arguments`] for other arguments; a file that cannot be read or written, and as
     /// [`run_group`](Self::run_group).
     pub fn run_from_args(
         self,
@@ -45,9 +50,31 @@ impl Graph {
         let arguments: Vec<_> = arguments.into_iter().collect();
         match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             [] => self.run(),
-            ["--group", name, file] => self.run_group(name, &GraphDocument::from_file(file)?),
-            _ => Err(GraphError::Arguments(arguments.join(" "))),
+            ["--group", name, file] => {
+                let document = launched::told(GraphDocument::from_file(file))?;
+                self.run_group(name, &document)
+            }
+            ["--plan", file] => launched::told(self.show_plan(file, None)),
+            ["--plan", file, "--svg", out] => launched::told(self.show_plan(file, Some(out))),
+            _ => launched::told(Err(GraphError::Arguments(arguments.join(" ")))),
         }
+    }
+
+    fn show_plan(self, file: &str, svg: Option<&str>) -> Result<Report, GraphError> {
+        let document = GraphDocument::from_file(file)?;
+        let plan = self.plan();
+        plan.check().map_err(GraphError::Plan)?;
+        let cut = document.resolve(&plan).map_err(GraphError::Document)?;
+        let failed = |path: &str, error: std::io::Error| GraphError::Output {
+            path: path.to_owned(),
+            cause: error.into(),
+        };
+        if let Some(out) = svg {
+            std::fs::write(out, plan.svg(Some(&cut))).map_err(|error| failed(out, error))?;
+        }
+        let written = std::io::stdout().write_all(plan.text(Some(&cut)).as_bytes());
+        written.map_err(|error| failed("the plan", error))?;
+        Ok(Report { elapsed: Duration::ZERO, stages: Vec::new(), edges: Vec::new() })
     }
 
     /// Runs one group of the graph, as the document cuts it, to its end. Each group is a process
@@ -86,6 +113,10 @@ impl Graph {
     /// [`GraphError`]: what is wrong with graph and document, or the first failure, also that of
     /// another group.
     pub fn run_group(self, name: &str, document: &GraphDocument) -> Result<Report, GraphError> {
+        launched::told(self.run_here(name, document))
+    }
+
+    fn run_here(self, name: &str, document: &GraphDocument) -> Result<Report, GraphError> {
         let links = self.links(name, document)?;
         let group = &document.groups[name];
         // For as long as the group runs: who else has its name would take a part of its items.
@@ -97,7 +128,7 @@ impl Graph {
             .and_then(|()| {
                 self.start_linked(Links { instances: instances.clone(), ..links }, &runtime.pools())
             })
-            .and_then(Run::join);
+            .and_then(launched::join);
         let mut ended = Ok(());
         for instance in &instances {
             let finalized = instance.finalize_and_wait();

@@ -38,12 +38,13 @@
 //! An edge to another group is a [stream](crate::Receiver) for each queue there, named
 //! `GRAPH/FROM->TO/REPLICA` (without the replica where all share a queue), whose senders are the
 //! replicas of the other groups. The results are those of one process. A group that fails or dies
-//! ends its neighbours with [`GraphError::Peer`], and these end theirs.
+//! ends its neighbours with [`GraphError::Peer`], and these end theirs. `margo stream run` of
+//! margo-cli starts all groups of a document, and [`GroupNews`] is what they tell it.
 //!
 //! Imports all of the crate. Read `stop.rs`, `operator.rs`; `edge.rs`, `state.rs`, `outlet.rs`,
 //! `body.rs`, `feedback.rs`, `wiring.rs`, `head.rs`; `builder.rs`, `keyed.rs`, `window.rs`,
 //! `join.rs`; `error.rs`, `plan.rs`, `run.rs`; `document.rs`, `fastflow.rs`, `resolve.rs`,
-//! `draw.rs`; `links.rs`, `life.rs`, `remote.rs`, `group.rs`.
+//! `draw.rs`; `links.rs`, `life.rs`, `remote.rs`, `launched.rs`, `group.rs`.
 
 mod body;
 mod builder;
@@ -57,6 +58,7 @@ mod group;
 mod head;
 mod join;
 mod keyed;
+mod launched;
 mod life;
 mod links;
 mod operator;
@@ -77,6 +79,7 @@ pub use error::{GraphError, PlanErrors};
 pub use head::{Emit, StageIo};
 pub use join::Side;
 pub use keyed::KeyedFlow;
+pub use launched::GroupNews;
 pub use operator::{Next, Operator, Pass};
 pub use plan::{Plan, PlannedEdge, PlannedStage};
 pub use resolve::{Cut, CutChannel, CutGroup};

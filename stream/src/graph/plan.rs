@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::edge::Spread;
 use super::error::PlanErrors;
+use super::resolve::Cut;
 
 /// A description of a graph: its stages and edges. Prints as text.
 ///
@@ -106,24 +107,75 @@ impl fmt::Display for Spread {
     }
 }
 
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Plan {
+    /// Describes the graph as text: its stages, with the groups that run them if it is cut, and the
+    /// edges that lead away from each.
+    ///
+    /// ```
+    /// use margo_stream::graph::{Graph, GraphDocument};
+    ///
+    /// let graph = Graph::new();
+    /// graph.source("read", [1u8]).farm("drop", 2).for_each(drop);
+    /// let document = GraphDocument::from_json(
+    ///     r#"{ "groups": { "G1": { "stages": ["read", "drop[0]"] },
+    ///         "G2": { "stages": ["drop[1]"], "endpoints": [{ "address": "na+sm://" }] } } }"#,
+    /// )?;
+    /// let plan = graph.plan();
+    /// let text = plan.text(Some(&document.resolve(&plan)?));
+    /// let edge = "  -> drop: u8, on demand, from G1 to G2";
+    /// assert_eq!(text, format!("read, in G1\n{edge}\ndrop x 2, in G1 [0], G2 [1]\n"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn text(&self, cut: Option<&Cut>) -> String {
+        let mut text = String::new();
+        // A `String` has room for everything.
+        let _ = self.write(&mut text, cut);
+        text
+    }
+
+    fn write(&self, f: &mut dyn fmt::Write, cut: Option<&Cut>) -> fmt::Result {
         for (number, stage) in self.stages.iter().enumerate() {
             f.write_str(&stage.name)?;
             if stage.replicas != 1 {
                 write!(f, " x {}", stage.replicas)?;
             }
+            if let Some(cut) = cut {
+                let groups = cut.groups.iter().filter_map(|group| {
+                    let replicas = group.replicas.get(&number)?;
+                    let is_all = replicas.len() == stage.replicas;
+                    let list = format!("{replicas:?}").replace('{', " [").replace('}', "]");
+                    Some(group.name.clone() + if is_all { "" } else { &list })
+                });
+                write!(f, ", in {}", groups.collect::<Vec<_>>().join(", "))?;
+            }
             writeln!(f)?;
-            for edge in self.edges.iter().filter(|edge| edge.from == number) {
+            for (place, edge) in self.edges.iter().enumerate() {
+                if edge.from != number {
+                    continue;
+                }
                 let PlannedEdge { to, spread, item, schema, .. } = edge;
                 let local = match schema {
                     _ if edge.is_feedback => ", again",
                     Some(_) => "",
                     None => ", in one process",
                 };
-                writeln!(f, "  -> {}: {item}, {spread}{local}", self.stages[*to].name)?;
+                write!(f, "  -> {}: {item}, {spread}{local}", self.stages[*to].name)?;
+                for group in cut.iter().flat_map(|cut| &cut.groups) {
+                    let here = group.sends.iter().filter(|channel| channel.edge == place);
+                    let peers: Vec<_> = here.map(|channel| channel.peer.as_str()).collect();
+                    if !peers.is_empty() {
+                        write!(f, ", from {} to {}", group.name, peers.join(" and "))?;
+                    }
+                }
+                writeln!(f)?;
             }
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, None)
     }
 }

@@ -16,12 +16,14 @@ use super::body::Body;
 use super::edge::{Bundle, Lost, Output};
 use super::life;
 use super::links::{Links, QueueAt};
-use super::state::RunState;
+use super::state::{EdgeLoad, Gauge, RunState};
 use super::stop::{BoxError, Stop};
 use crate::base::schema::schema_of;
 use crate::wire::Refusal;
-use crate::{ConnectError, ReceiveSpec, Receiver, Route, SendError, SendSpec, Sender};
-use crate::{ServeError, Stream, StreamError};
+use crate::{
+    CREDIT_BYTES, ConnectError, ReceiveSpec, Receiver, ReceiverStats, Route, SendError, SendSpec,
+};
+use crate::{Sender, ServeError, Stream, StreamError};
 
 /// The reason that producers are given if all who took their items have ended: no failure. Others
 /// begin with the name of a group.
@@ -239,7 +241,14 @@ fn pump<T: Send + 'static, W: OnWire<T>>(
     let receiver = Receiver::serve(&links.endpoints(), stream, &spec)?;
     let (closing, own) = (receiver.clone(), links.own.clone());
     state.on_over(Box::new(move |why| closing.clone().fail(format!("group `{own}`: {why}"))));
-    let senders = senders.iter().sum();
+    let (looking, senders) = (receiver.clone(), senders.iter().sum());
+    let credit = links.options(&at).credit_bytes.unwrap_or(CREDIT_BYTES);
+    let credit = credit.saturating_mul(senders as u64);
+    let look = Box::new(move || {
+        let ReceiverStats { bytes, held, .. } = looking.stats();
+        EdgeLoad { queued: 0, bytes, held, credit }
+    });
+    state.on_look(Gauge { from: Some(at.from), to: at.to, look });
     let (links, state, queue) = (links.clone(), state.clone(), Some(queue));
     let types = PhantomData;
     Ok(Box::new(Pump { links, at, first, senders, receiver, queue, state, types }))

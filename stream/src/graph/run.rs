@@ -15,7 +15,7 @@ use super::builder::Graph;
 use super::error::{GraphError, PeerError};
 use super::life::Life;
 use super::links::Links;
-use super::state::{EdgeCounts, News, RunState, StageCounts};
+use super::state::{EdgeCounts, EdgeLoad, News, RunState, StageCounts};
 use super::stop::Stop;
 use super::wiring::{Made, Wiring};
 
@@ -70,6 +70,14 @@ pub struct EdgeFigures {
     pub bundles: u64,
     /// Time in which replicas have waited for room.
     pub waited: Duration,
+    /// Bundles that wait at the stage that it goes to, as far as that runs here.
+    pub queued: usize,
+    /// Bytes that have come from other groups.
+    pub bytes: u64,
+    /// Bytes from other groups that are not acknowledged: the credit in use.
+    pub held: u64,
+    /// Bytes that they may have so, all together.
+    pub credit: u64,
 }
 
 impl fmt::Display for Report {
@@ -77,7 +85,7 @@ impl fmt::Display for Report {
         for StageFigures { name, replicas, items, waited } in &self.stages {
             writeln!(f, "{name} x {replicas}: {items} items, waited {waited:.1?} for items")?;
         }
-        for EdgeFigures { from, to, items, bundles, waited } in &self.edges {
+        for EdgeFigures { from, to, items, bundles, waited, .. } in &self.edges {
             write!(f, "{from} -> {to}: {items} items in {bundles} bundles, ")?;
             writeln!(f, "waited {waited:.1?} for room")?;
         }
@@ -105,16 +113,21 @@ impl fmt::Display for Report {
 /// ```
 #[must_use = "a run that is dropped is cancelled"]
 pub struct Run {
-    state: Arc<RunState>,
+    figures: Arc<Figures>,
     news: channel::Receiver<News>,
     units: Vec<JoinHandle<()>>,
     /// Replicas whose end is to be told yet.
     left: usize,
-    since: Instant,
     deadline: Option<Instant>,
+    _life: Option<Life>,
+}
+
+/// The state and the counts of a run, as whoever reports of it has them.
+pub(crate) struct Figures {
+    state: Arc<RunState>,
+    since: Instant,
     stages: Vec<(Arc<str>, usize, Arc<StageCounts>)>,
     edges: Vec<(usize, usize, Arc<EdgeCounts>)>,
-    _life: Option<Life>,
 }
 
 /// Ends a [`Run`] from elsewhere. See there.
@@ -211,8 +224,9 @@ impl Graph {
         }
         let edges = wiring.edges.iter();
         let edges = edges.map(|(edge, counts)| (edge.from, edge.to, counts.clone())).collect();
-        let (left, units, since) = (bodies.len(), Vec::new(), Instant::now());
-        let mut run = Run { state, news, units, left, since, deadline: None, stages, edges, _life };
+        let (left, units) = (bodies.len(), Vec::new());
+        let figures = Arc::new(Figures { state, since: Instant::now(), stages, edges });
+        let mut run = Run { figures, news, units, left, deadline: None, _life };
         for (number, (departure, body)) in bodies.into_iter().enumerate() {
             let stage = departure.stage.clone();
             let ult = pools[number % pools.len()].ult().name(stage.clone());
@@ -220,7 +234,7 @@ impl Graph {
                 Ok(unit) => run.units.push(unit),
                 // Its departure has been told.
                 Err(error) => {
-                    run.state.fail(GraphError::Start { stage, cause: error.into() });
+                    run.figures.state.fail(GraphError::Start { stage, cause: error.into() });
                 }
             }
         }
@@ -296,7 +310,7 @@ impl Run {
 
     /// Returns what ends the run from elsewhere.
     pub fn canceler(&self) -> RunCanceler {
-        RunCanceler(self.state.clone())
+        RunCanceler(self.figures.state.clone())
     }
 
     /// Waits for the end of all stages.
@@ -316,22 +330,31 @@ impl Run {
                 Ok(News::Over) => self.units.iter().for_each(JoinHandle::cancel),
                 Err(RecvTimeoutError::TimedOut) => {
                     self.deadline = None;
-                    self.state.fail(GraphError::Late);
+                    self.figures.state.fail(GraphError::Late);
                 }
                 Err(RecvTimeoutError::Closed) => break,
             }
         }
         // What a unit that was cancelled has to say is known already.
         ult::join_all(self.units.drain(..));
-        self.state.retire();
-        match self.state.take_failure() {
-            Some(error) => Err(error),
-            None => Ok(self.report()),
-        }
+        let (state, report) = (&self.figures.state, self.report());
+        state.retire();
+        state.take_failure().map_or(Ok(report), Err)
     }
 
     /// Returns the figures up to now.
     pub fn report(&self) -> Report {
+        self.figures.report()
+    }
+
+    /// The figures, also for after the end.
+    pub(crate) fn figures(&self) -> Arc<Figures> {
+        self.figures.clone()
+    }
+}
+
+impl Figures {
+    pub(crate) fn report(&self) -> Report {
         let stages = self.stages.iter().map(|(name, replicas, counts)| StageFigures {
             name: name.clone(),
             replicas: *replicas,
@@ -339,12 +362,19 @@ impl Run {
             waited: Duration::from_nanos(counts.waited_ns.load(Relaxed)),
         });
         let name = |stage: usize| self.stages[stage].0.clone();
-        let edges = self.edges.iter().map(|(from, to, counts)| EdgeFigures {
-            from: name(*from),
-            to: name(*to),
-            items: counts.items.load(Relaxed),
-            bundles: counts.bundles.load(Relaxed),
-            waited: Duration::from_nanos(counts.waited_ns.load(Relaxed)),
+        let edges = self.edges.iter().map(|(from, to, counts)| {
+            let EdgeLoad { queued, bytes, held, credit } = self.state.load(*from, *to);
+            EdgeFigures {
+                from: name(*from),
+                to: name(*to),
+                items: counts.items.load(Relaxed),
+                bundles: counts.bundles.load(Relaxed),
+                waited: Duration::from_nanos(counts.waited_ns.load(Relaxed)),
+                queued,
+                bytes,
+                held,
+                credit,
+            }
         });
         let (stages, edges) = (stages.collect(), edges.collect());
         Report { elapsed: self.since.elapsed(), stages, edges }
@@ -354,10 +384,10 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         if self.left > 0 {
-            self.state.fail(GraphError::Cancelled);
+            self.figures.state.fail(GraphError::Cancelled);
             self.units.iter().for_each(JoinHandle::cancel);
         }
-        let _ = self.state.ended.set(());
+        let _ = self.figures.state.ended.set(());
     }
 }
 

@@ -20,6 +20,25 @@ pub(crate) enum News {
     Over,
 }
 
+/// The load of an edge at the moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EdgeLoad {
+    /// Bundles that wait.
+    pub(crate) queued: usize,
+    /// Bytes that have come from other groups.
+    pub(crate) bytes: u64,
+    /// Bytes of credit that are in use, and all that were granted.
+    pub(crate) held: u64,
+    pub(crate) credit: u64,
+}
+
+/// A part of the edges to a stage, or of one edge to it, whose load can be looked at.
+pub(crate) struct Gauge {
+    pub(crate) from: Option<usize>,
+    pub(crate) to: usize,
+    pub(crate) look: Box<dyn Fn() -> EdgeLoad + Send + Sync>,
+}
+
 /// The state of a run. Its parts look at [`is_over`](Self::is_over) when a channel is closed:
 /// that may be the end of a stream, or that of the run.
 pub(crate) struct RunState {
@@ -27,6 +46,7 @@ pub(crate) struct RunState {
     is_over: AtomicBool,
     why: Lock<Option<GraphError>>,
     closers: Lock<Vec<Closer>>,
+    gauges: Lock<Vec<Gauge>>,
     pub(crate) news: channel::Sender<News>,
     /// Set when all that runs here has ended.
     pub(crate) ended: Eventual<()>,
@@ -37,8 +57,8 @@ pub(crate) struct RunState {
 impl RunState {
     pub(crate) fn new(news: channel::Sender<News>) -> Arc<Self> {
         let (is_over, ended) = (AtomicBool::new(false), Eventual::new());
-        let (why, closers, watches) = Default::default();
-        Arc::new(Self { is_over, why, closers, news, ended, watches })
+        let (why, closers, gauges, watches) = Default::default();
+        Arc::new(Self { is_over, why, closers, gauges, news, ended, watches })
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -48,6 +68,24 @@ impl RunState {
     /// Has this called when the run is over before its end; while nothing runs yet.
     pub(crate) fn on_over(&self, close: Closer) {
         self.closers.lock().push(close);
+    }
+
+    /// Has this looked at by [`load`](Self::load), until the run is over.
+    pub(crate) fn on_look(&self, gauge: Gauge) {
+        self.gauges.lock().push(gauge);
+    }
+
+    /// The load of an edge here.
+    pub(crate) fn load(&self, from: usize, to: usize) -> EdgeLoad {
+        let gauges = self.gauges.lock();
+        let own =
+            gauges.iter().filter(|gauge| gauge.to == to && gauge.from.is_none_or(|of| of == from));
+        own.map(|gauge| (gauge.look)()).fold(EdgeLoad::default(), |sum, one| EdgeLoad {
+            queued: sum.queued + one.queued,
+            bytes: sum.bytes + one.bytes,
+            held: sum.held + one.held,
+            credit: sum.credit + one.credit,
+        })
     }
 
     /// Ends the run. The first reason is the one that counts.
@@ -62,6 +100,8 @@ impl RunState {
         self.is_over.store(true, Relaxed);
         let closers = std::mem::take(&mut *self.closers.lock());
         closers.iter().for_each(|close| close(&text));
+        let gauges = std::mem::take(&mut *self.gauges.lock());
+        drop(gauges);
         // Nobody waits for a run that has been let go.
         let _ = self.news.send(News::Over);
     }
@@ -72,7 +112,8 @@ impl RunState {
         let watches = std::mem::take(&mut *self.watches.lock());
         ult::join_all(watches);
         let closers = std::mem::take(&mut *self.closers.lock());
-        drop(closers);
+        let gauges = std::mem::take(&mut *self.gauges.lock());
+        drop((closers, gauges));
     }
 
     pub(crate) fn take_failure(&self) -> Option<GraphError> {

@@ -11,7 +11,7 @@ use super::feedback::Back;
 use super::links::{Links, QueueAt};
 use super::outlet::{Ports, Way};
 use super::remote::{Place, Remote};
-use super::state::{EdgeCounts, RunState, StageCounts};
+use super::state::{EdgeCounts, EdgeLoad, Gauge, RunState, StageCounts};
 
 /// Makes the replicas of a stage that run here, and what receives items of its others.
 pub(crate) type Make = Box<dyn FnOnce(&Wiring) -> Result<Vec<Made>, GraphError> + Send>;
@@ -137,6 +137,10 @@ impl<T: Send + 'static> Inbox<T> {
             let closers = queues.iter().map(BundleQueue::closer);
             let closers = closers.chain(self.back.iter().map(|back| back.closer()));
             closers.for_each(|close| wiring.state.on_over(close));
+            for count in queues.iter().map(BundleQueue::counter) {
+                let look = Box::new(move || EdgeLoad { queued: count(), ..EdgeLoad::default() });
+                wiring.state.on_look(Gauge { from: None, to: self.stage, look });
+            }
         }
         f(&queues)
     }

@@ -315,6 +315,7 @@ impl<T> Receiver<T> {
             bytes: counts.bytes.load(Relaxed),
             lost: counts.lost.load(Relaxed),
             waiting: self.batches.len(),
+            held: self.serving.table.held(),
         }
     }
 }
@@ -347,6 +348,8 @@ pub struct ReceiverStats {
     pub lost: u64,
     /// Batches that have arrived and that nobody has taken.
     pub waiting: usize,
+    /// Bytes of all senders that are not acknowledged: their credit that is in use.
+    pub held: u64,
 }
 
 impl<T> Clone for Receiver<T> {

@@ -92,6 +92,11 @@ impl<A, P> Order<A, P> {
         self.acknowledged
     }
 
+    /// Bytes without an answer.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// The number of the connection that the sender has now.
     pub(crate) fn connection(&self) -> u32 {
         self.connection

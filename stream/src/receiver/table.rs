@@ -250,6 +250,12 @@ impl Table {
         }
     }
 
+    /// Bytes of all senders without an answer.
+    pub(super) fn held(&self) -> u64 {
+        let senders = self.senders.lock();
+        senders.by_name.values().map(|session| session.state.lock().order.bytes()).sum()
+    }
+
     pub(super) fn session(&self, id: SessionId) -> Option<Arc<Session>> {
         self.senders.lock().by_id.get(&id.0).cloned()
     }
