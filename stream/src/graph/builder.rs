@@ -9,6 +9,7 @@ use prim::lock::Lock;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::blob::Blob;
 use super::edge::Spread;
 use super::error::GraphError;
 use super::feedback::{Again, Back};
@@ -402,6 +403,17 @@ impl<I: Send + 'static, O: Operator<I>> Flow<I, O> {
     /// cut: for items that cannot be encoded.
     pub fn local_stage(self, name: &str) -> Flow<O::Out, Pass> {
         self.cut(name, None)
+    }
+
+    /// Ends this stage, and begins the next, for items with large bytes beside them; see [`Blob`].
+    /// Each travels alone if [`bundle`](Self::bundle) does not say otherwise.
+    pub fn blob_stage<T>(mut self, name: &str) -> Flow<(T, Blob), Pass>
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+        O: Operator<I, Out = (T, Blob)>,
+    {
+        self.bundle.get_or_insert(1);
+        self.cut(name, Some(Remote::with_blobs()))
     }
 
     /// Ends this stage, and begins the next, each replica of which gets all items.

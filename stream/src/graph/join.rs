@@ -69,8 +69,7 @@ where
         P: Operator<J, Out = (K, B)>,
         B: Clone + Serialize + DeserializeOwned + Send + 'static,
     {
-        let both = self.sides(name, other);
-        KeyedFlow(both.0.then(Join { seen: HashMap::default() }))
+        self.sides(name, other).join_sides()
     }
 
     /// Ends this stage and another one, and begins one of each pair of their values with the same
@@ -82,34 +81,15 @@ where
         name: &str,
         other: KeyedFlow<J, P>,
         window: Window,
-        mut time: impl FnMut(&A) -> u64 + Clone + Send + 'static,
-        mut other_time: impl FnMut(&B) -> u64 + Clone + Send + 'static,
+        time: impl FnMut(&A) -> u64 + Clone + Send + 'static,
+        other_time: impl FnMut(&B) -> u64 + Clone + Send + 'static,
     ) -> Joined<K, A, B, impl Operator<(K, Side<A, B>), Out = (K, Pane<(A, B)>)>>
     where
         J: Send + 'static,
         P: Operator<J, Out = (K, B)>,
         B: Clone + Serialize + DeserializeOwned + Send + 'static,
     {
-        let time = move |side: &Side<A, B>| match side {
-            Side::Left(left) => time(left),
-            Side::Right(right) => other_time(right),
-        };
-        let windows = self.sides(name, other).window(window, time);
-        let panes = windows.fold((Vec::new(), Vec::new()), |(lefts, rights), side| match side {
-            Side::Left(left) => lefts.push(left),
-            Side::Right(right) => rights.push(right),
-        });
-        let pairs = panes.pairs().flat_map(|(key, Pane { from, to, value: (lefts, rights) })| {
-            let mut pairs = Vec::with_capacity(lefts.len() * rights.len());
-            for left in lefts {
-                pairs.extend(rights.iter().map(|right| {
-                    let value = (left.clone(), right.clone());
-                    (key.clone(), Pane { from, to, value })
-                }));
-            }
-            pairs
-        });
-        pairs.keyed()
+        self.sides(name, other).join_side_windows(window, time, other_time)
     }
 
     fn sides<J, P, B>(
@@ -123,6 +103,74 @@ where
         B: Serialize + DeserializeOwned + Send + 'static,
     {
         self.map_values(Side::Left).merge(name, other.map_values(Side::Right))
+    }
+}
+
+impl<I, O, K, A, B> KeyedFlow<I, O>
+where
+    I: Send + 'static,
+    O: Operator<I, Out = (K, Side<A, B>)>,
+    K: Hash + Eq + Clone + Send + 'static,
+    A: Clone + Send + 'static,
+    B: Clone + Send + 'static,
+{
+    /// Makes each pair of a left and a right value with the same key, as [`join`](Self::join) does,
+    /// of two sides that come from one stage.
+    ///
+    /// ```
+    /// use margo_stream::graph::{Graph, Side};
+    ///
+    /// let graph = Graph::new();
+    /// let joined = graph
+    ///     .source("read", ["name 1 ada", "call 1 10", "call 1 20"].map(str::to_owned))
+    ///     .flat_map(|line| match line.split(' ').collect::<Vec<_>>()[..] {
+    ///         ["name", id, name] => Some((id.to_owned(), Side::Left(name.to_owned()))),
+    ///         ["call", id, seconds] => Some((id.to_owned(), Side::Right(seconds.to_owned()))),
+    ///         _ => None,
+    ///     })
+    ///     .keyed()
+    ///     .farm("join", 2)
+    ///     .join_sides()
+    ///     .collect();
+    /// graph.run()?;
+    /// let ada = |seconds: &str| ("1".to_owned(), ("ada".to_owned(), seconds.to_owned()));
+    /// assert_eq!(joined.take(), [ada("10"), ada("20")]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[allow(clippy::type_complexity, reason = "operators have no shorter names")]
+    pub fn join_sides(self) -> KeyedFlow<I, impl Operator<I, Out = (K, (A, B))>> {
+        KeyedFlow(self.0.then(Join { seen: HashMap::default() }))
+    }
+
+    /// Makes each pair of a left and a right value with the same key in the same window, as
+    /// [`join_windows`](Self::join_windows) does, of two sides that come from one stage.
+    #[allow(clippy::type_complexity, reason = "operators have no shorter names")]
+    pub fn join_side_windows(
+        self,
+        window: Window,
+        mut left_time: impl FnMut(&A) -> u64 + Clone + Send + 'static,
+        mut right_time: impl FnMut(&B) -> u64 + Clone + Send + 'static,
+    ) -> KeyedFlow<I, impl Operator<I, Out = (K, Pane<(A, B)>)>> {
+        let time = move |side: &Side<A, B>| match side {
+            Side::Left(left) => left_time(left),
+            Side::Right(right) => right_time(right),
+        };
+        let panes =
+            self.window(window, time).fold((Vec::new(), Vec::new()), |sides, side| match side {
+                Side::Left(left) => sides.0.push(left),
+                Side::Right(right) => sides.1.push(right),
+            });
+        let pairs = panes.pairs().flat_map(|(key, Pane { from, to, value: (lefts, rights) })| {
+            let mut pairs = Vec::with_capacity(lefts.len() * rights.len());
+            for left in lefts {
+                pairs.extend(rights.iter().map(|right| {
+                    let value = (left.clone(), right.clone());
+                    (key.clone(), Pane { from, to, value })
+                }));
+            }
+            pairs
+        });
+        pairs.keyed()
     }
 }
 

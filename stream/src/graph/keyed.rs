@@ -184,6 +184,35 @@ where
         KeyedFlow(self.0.then(FoldByKey { init, fold, values: HashMap::default() }))
     }
 
+    /// Makes one value of each, with a state of its key, which begins as `init`: what is made of a
+    /// value may depend on those before it. The states of all keys are kept to the end.
+    ///
+    /// ```
+    /// use margo_stream::graph::Graph;
+    ///
+    /// let graph = Graph::new();
+    /// let balances = graph
+    ///     .source("paid", [("ada", 5), ("bob", 1), ("ada", 7)])
+    ///     .keyed()
+    ///     .scan(0, |balance, paid| {
+    ///         *balance += paid;
+    ///         *balance
+    ///     })
+    ///     .collect();
+    /// graph.run()?;
+    /// assert_eq!(balances.take(), [("ada", 5), ("bob", 1), ("ada", 12)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scan<S, W, F>(self, init: S, f: F) -> KeyedFlow<I, impl Operator<I, Out = (K, W)>>
+    where
+        K: Hash + Eq + Clone,
+        S: Clone + Send + 'static,
+        W: Send + 'static,
+        F: FnMut(&mut S, V) -> W + Clone + Send + 'static,
+    {
+        KeyedFlow(self.0.then(ScanByKey { init, scan: f, states: HashMap::default() }))
+    }
+
     /// Ends this stage, and keeps the pairs.
     pub fn collect(self) -> super::builder::Collected<(K, V)> {
         self.0.collect()
@@ -226,5 +255,37 @@ where
 
     fn end(&mut self, next: &mut impl Next<(K, A)>) -> Result<(), Stop> {
         self.values.drain().try_for_each(|pair| next.item(pair))
+    }
+}
+
+/// See [`KeyedFlow::scan`].
+#[derive(Clone)]
+struct ScanByKey<K, S, F> {
+    init: S,
+    scan: F,
+    states: HashMap<K, S, RandomState>,
+}
+
+impl<K, V, S, W, F> Operator<(K, V)> for ScanByKey<K, S, F>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    S: Clone + Send + 'static,
+    W: Send + 'static,
+    F: FnMut(&mut S, V) -> W + Clone + Send + 'static,
+{
+    type Out = (K, W);
+
+    #[inline]
+    fn item(&mut self, (key, value): (K, V), next: &mut impl Next<(K, W)>) -> Result<(), Stop> {
+        let made = match self.states.get_mut(&key) {
+            Some(state) => (self.scan)(state, value),
+            None => {
+                let mut state = self.init.clone();
+                let made = (self.scan)(&mut state, value);
+                self.states.insert(key.clone(), state);
+                made
+            }
+        };
+        next.item((key, made))
     }
 }

@@ -42,10 +42,12 @@
 //! margo-cli starts all groups of a document, and [`GroupNews`] is what they tell it.
 //!
 //! Imports all of the crate. Read `stop.rs`, `operator.rs`; `edge.rs`, `state.rs`, `outlet.rs`,
-//! `body.rs`, `feedback.rs`, `wiring.rs`, `head.rs`; `builder.rs`, `keyed.rs`, `window.rs`,
-//! `join.rs`; `error.rs`, `plan.rs`, `run.rs`; `document.rs`, `fastflow.rs`, `resolve.rs`,
-//! `draw.rs`; `links.rs`, `life.rs`, `remote.rs`, `launched.rs`, `group.rs`.
+//! `body.rs`, `feedback.rs`, `wiring.rs`, `head.rs`; `blob.rs`, `builder.rs`, `keyed.rs`,
+//! `window.rs`, `order.rs`, `join.rs`; `error.rs`, `plan.rs`, `run.rs`; `document.rs`,
+//! `fastflow.rs`, `resolve.rs`, `draw.rs`; `links.rs`, `life.rs`, `remote.rs`, `launched.rs`,
+//! `group.rs`.
 
+mod blob;
 mod body;
 mod builder;
 mod document;
@@ -62,6 +64,7 @@ mod launched;
 mod life;
 mod links;
 mod operator;
+mod order;
 mod outlet;
 mod plan;
 mod remote;
@@ -72,6 +75,7 @@ mod stop;
 mod window;
 mod wiring;
 
+pub use blob::Blob;
 pub use builder::{Collected, Flow, Graph, Outcome, ReplicaAt};
 pub use document::{ChannelOptions, GraphDocument, Group, GroupEndpoint, Launcher};
 pub use edge::Spread;

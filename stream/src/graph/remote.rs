@@ -12,6 +12,7 @@ use std::vec::Drain;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::blob::Blob;
 use super::body::Body;
 use super::edge::{Bundle, Lost, Output};
 use super::life;
@@ -21,7 +22,8 @@ use super::stop::{BoxError, Stop};
 use crate::base::schema::schema_of;
 use crate::wire::Refusal;
 use crate::{
-    CREDIT_BYTES, ConnectError, ReceiveSpec, Receiver, ReceiverStats, Route, SendError, SendSpec,
+    CREDIT_BYTES, ConnectError, Data, ReceiveSpec, Receiver, ReceiverStats, Route, SendError,
+    SendSpec,
 };
 use crate::{Sender, ServeError, Stream, StreamError};
 
@@ -64,6 +66,16 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Remote<T> {
     }
 }
 
+impl<T: Serialize + DeserializeOwned + Send + 'static> Remote<(T, Blob)> {
+    pub(crate) fn with_blobs() -> Self {
+        Self {
+            schema: schema_of::<T>,
+            output: [output::<_, Timed<T>>; 2],
+            pump: [pump::<_, Timed<T>>; 2],
+        }
+    }
+}
+
 impl<T> Remote<T> {
     /// The output of a replica to a queue in another group.
     pub(crate) fn output(
@@ -86,8 +98,8 @@ impl<T> Remote<T> {
     }
 }
 
-/// An item of the stream of an edge on which watermarks go with the items `T`; without these they
-/// are the items of the stream themselves.
+/// An item of the stream of an edge on which watermarks go with the items `T`, or blobs; on others
+/// they are the items of the stream themselves.
 #[derive(Serialize, Deserialize)]
 enum Timed<T> {
     Item(T),
@@ -102,8 +114,8 @@ trait OnWire<T>: Serialize + DeserializeOwned + Send + Sized + 'static {
         watermark: Option<u64>,
     ) -> Result<(), SendError>;
 
-    /// The item, or a watermark.
-    fn take(self) -> Result<T, u64>;
+    /// The item, with the data that was sent with it, or a watermark.
+    fn take(self, data: Option<Data>) -> Result<T, u64>;
 }
 
 impl<T: Serialize + DeserializeOwned + Send + 'static> OnWire<T> for T {
@@ -111,7 +123,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> OnWire<T> for T {
         sender.send_slice(items.as_slice())
     }
 
-    fn take(self) -> Result<T, u64> {
+    fn take(self, _: Option<Data>) -> Result<T, u64> {
         Ok(self)
     }
 }
@@ -125,9 +137,37 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> OnWire<T> for Timed<T> {
         sender.send_all(items.map(Self::Item).chain(watermark.map(Self::Watermark)))
     }
 
-    fn take(self) -> Result<T, u64> {
+    fn take(self, _: Option<Data>) -> Result<T, u64> {
         match self {
             Self::Item(item) => Ok(item),
+            Self::Watermark(time) => Err(time),
+        }
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + Send + 'static> OnWire<(T, Blob)> for Timed<T> {
+    fn send(
+        sender: &mut Sender<Self>,
+        mut items: Drain<'_, (T, Blob)>,
+        watermark: Option<u64>,
+    ) -> Result<(), SendError> {
+        items.try_for_each(|(item, blob)| {
+            let item = Self::Item(item);
+            // There is no memory to be fetched of one without bytes.
+            if blob.is_empty() {
+                sender.send(&item)
+            } else {
+                sender.send_with(&item, blob.into_vec()).map(drop)
+            }
+        })?;
+        watermark.map_or(Ok(()), |time| sender.send(&Self::Watermark(time)))
+    }
+
+    fn take(self, data: Option<Data>) -> Result<(T, Blob), u64> {
+        match self {
+            Self::Item(item) => {
+                Ok((item, data.map_or_else(|| Blob::from(Vec::new()), Blob::received)))
+            }
             Self::Watermark(time) => Err(time),
         }
     }
@@ -311,7 +351,7 @@ impl<T: Send + 'static, W: OnWire<T>> Pump<T, W> {
 
 impl<T: Send + 'static, W: OnWire<T>> Body for Pump<T, W> {
     fn run(&mut self) -> Result<(), Stop> {
-        while let Some(mut batch) = self.next()? {
+        while let Some(batch) = self.next()? {
             let Some((replica, _)) = self.replica(batch.sender()) else {
                 let what = format!("`{}` is no replica of another group", batch.sender());
                 let own = &self.links.own;
@@ -319,8 +359,17 @@ impl<T: Send + 'static, W: OnWire<T>> Body for Pump<T, W> {
             };
             let from = self.first + replica;
             let mut items = self.spare();
-            for item in &mut batch {
-                match item.take() {
+            let mut batch = match batch.into_data() {
+                Ok((item, mut data)) => {
+                    // The program may keep it longer than others can wait for credit.
+                    data.acknowledge();
+                    items.extend(item.take(Some(data)).ok());
+                    None
+                }
+                Err(batch) => Some(batch),
+            };
+            for item in batch.iter_mut().flatten() {
+                match item.take(None) {
                     Ok(item) => items.push(item),
                     Err(time) => {
                         self.put(Bundle { from, items, watermark: Some(time) })?;

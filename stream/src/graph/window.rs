@@ -91,6 +91,19 @@ pub struct Pane<A> {
     pub value: A,
 }
 
+impl<A> Pane<A> {
+    /// Returns the last time that belongs to it. It is the time of the pane itself, for windows of
+    /// panes: those that end together fall into the same one, and none of them is late.
+    pub fn time(&self) -> u64 {
+        self.to.saturating_sub(1)
+    }
+
+    /// Makes another value of its value.
+    pub fn map<B>(self, f: impl FnOnce(A) -> B) -> Pane<B> {
+        Pane { from: self.from, to: self.to, value: f(self.value) }
+    }
+}
+
 /// Windows that wait for what is made of their values. See [`KeyedFlow::window`].
 ///
 /// ```

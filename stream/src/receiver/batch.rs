@@ -74,6 +74,12 @@ impl Received {
         }
     }
 
+    fn acknowledge(&mut self) {
+        if let Some(owed) = self.owed.take() {
+            self.table.taken(&self.session, self.batch, owed);
+        }
+    }
+
     fn data(&self) -> Option<&[u8]> {
         match &self.payload {
             Payload::Data(_, buffer, len) => Some(&buffer[..*len]),
@@ -88,14 +94,14 @@ impl Drop for Received {
         if let Payload::Fetched(buffer, _) | Payload::Data(_, buffer, _) = payload {
             self.table.buffers.give_back(self.session.endpoint, buffer);
         }
-        let Some(owed) = self.owed.take() else { return };
-        if std::thread::panicking() {
+        if std::thread::panicking()
+            && let Some(owed) = self.owed.take()
+        {
             let (stream, why) = (self.table.stream, "the program has panicked in a batch");
             answer_all([owed], &Err(Refusal::Failed(why.to_owned())));
             self.table.end(Err(StreamError::Failed { stream, why: why.to_owned() }));
-            return;
         }
-        self.table.taken(&self.session, self.batch, owed);
+        self.acknowledge();
     }
 }
 
@@ -249,6 +255,13 @@ impl<T> fmt::Debug for Batch<T> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Data(Received);
+
+impl Data {
+    /// Gives the credit back before the memory.
+    pub(crate) fn acknowledge(&mut self) {
+        self.0.acknowledge();
+    }
+}
 
 impl Deref for Data {
     type Target = [u8];

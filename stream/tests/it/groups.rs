@@ -8,7 +8,9 @@ use std::time::Instant;
 
 use margo::ult::{self, channel};
 use margo::{ForwardRequest, Instance, ProviderHandle, Rpc};
-use margo_stream::graph::{Graph, GraphDocument, GraphError, ReplicaAt, Report, Run, Window};
+use margo_stream::graph::{
+    Blob, Collected, Graph, GraphDocument, GraphError, Pane, ReplicaAt, Report, Run, Window,
+};
 
 use crate::common::SOON;
 use crate::process::{Process, role, say};
@@ -54,15 +56,7 @@ fn results(
             Ok(lines(sums.take()))
         }
         "windows" => {
-            let panes = graph
-                .sources("read", 2, parts)
-                .watermarks(|n| *n, 10)
-                .stage("between")
-                .key_by(|n| n % 3)
-                .farm("windows", 2)
-                .window(Window::tumbling(1000), |n| *n)
-                .fold(0, |sum, n| *sum += n)
-                .collect();
+            let panes = windows(&graph);
             run(graph)?;
             Ok(lines(panes.take()))
         }
@@ -71,6 +65,11 @@ fn results(
             let sums = copies.sink(0, |sum, n| *sum += n);
             run(graph)?;
             Ok(lines(sums.take()))
+        }
+        "blobs" => {
+            let seen = blobs(&graph);
+            run(graph)?;
+            Ok(lines(seen.take()))
         }
         "endless" => {
             let work = graph.source("read", 0u64..).stage("work").map(|n| n + 1);
@@ -105,6 +104,52 @@ fn results(
             Ok(lines(first.take()))
         }
         _ => panic!("{name}"),
+    }
+}
+
+fn windows(graph: &Graph) -> Collected<(u64, Pane<u64>)> {
+    graph
+        .sources("read", 2, |at: ReplicaAt| (0..40_000).skip(at.index).step_by(at.count))
+        .watermarks(|n| *n, 10)
+        .stage("between")
+        .key_by(|n| n % 3)
+        .farm("windows", 2)
+        .window(Window::tumbling(1000), |n| *n)
+        .fold(0, |sum, n| *sum += n)
+        .collect()
+}
+
+/// Blobs go to a stage that keeps more of them than its group has credit for.
+fn blobs(graph: &Graph) -> Collected<(u64, usize)> {
+    // One of them has no bytes.
+    let blob = |n: u64| (n, Blob::from(vec![n as u8; n as usize * 1000]));
+    let blobs = graph.sources("read", 2, move |at: ReplicaAt| {
+        (0..40).skip(at.index).step_by(at.count).map(blob)
+    });
+    let kept = blobs
+        .watermarks(|(n, _)| *n, 0)
+        .blob_stage("work")
+        .replicas(3)
+        .in_order(|(n, _)| (*n, ()))
+        .fold(Kept::default(), |Kept(kept), item| {
+            assert!(kept.last().is_none_or(|last| last.0 < item.0));
+            kept.push(item);
+        })
+        .flat_map(|Kept(kept)| kept);
+    let seen = kept.blob_stage("sum").map(|(n, blob)| {
+        assert!(blob.iter().all(|byte| u64::from(*byte) == n));
+        (n, blob.into_vec().len())
+    });
+    seen.collect()
+}
+
+/// Blobs that a replica keeps; none when it begins.
+#[derive(Default)]
+struct Kept(Vec<(u64, Blob)>);
+
+impl Clone for Kept {
+    fn clone(&self) -> Self {
+        Self::default()
     }
 }
 
@@ -229,6 +274,11 @@ fn a_farm_is_cut_across_its_replicas() {
 fn windows_of_event_time_are_cut() {
     let stages = [r#""read""#, r#""between", "windows[1]""#, r#""windows[0]""#];
     check("windows", |folder| in_a_row(folder, &stages, SM));
+}
+
+#[test]
+fn blobs_are_fetched_from_where_they_are_and_kept_for_as_long_as_one_likes() {
+    check("blobs", |folder| three_levels(folder, ["na+sm://", "na+tcp://127.0.0.1", "na+sm://"]));
 }
 
 #[test]

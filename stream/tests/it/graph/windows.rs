@@ -129,6 +129,61 @@ fn what_is_too_late_is_left_out() {
 }
 
 #[test]
+fn items_of_several_replicas_are_put_in_the_order_of_their_times() {
+    let graph = Graph::new();
+    let seen = graph
+        .sources("events", 3, |at: ReplicaAt| (0..20_000u64).skip(at.index).step_by(at.count))
+        .map(|n| (n / 10, n))
+        .watermarks(|(time, _)| *time, 0)
+        .bundle(7)
+        .farm("order", 2)
+        .in_order(|(time, n)| (*time, *n))
+        .sink(Vec::new(), |seen, (_, n)| seen.push(n));
+    graph.run_on(2).unwrap();
+    let seen = seen.take();
+    assert_eq!(seen.iter().map(Vec::len).sum::<usize>(), 20_000);
+    seen.iter().for_each(|seen| assert!(seen.is_sorted_by(|one, next| one < next)));
+}
+
+#[test]
+fn an_item_that_is_too_late_for_its_place_goes_on_with_the_next_watermark() {
+    let graph = Graph::new();
+    let times = graph
+        .source("events", [3u64, 15, 20, 4, 30])
+        .watermarks(|time| *time, 2)
+        .in_order(|time| (*time, ()))
+        .collect();
+    graph.run_on(1).unwrap();
+    assert_eq!(times.take(), [3, 15, 4, 20, 30]);
+}
+
+#[test]
+fn windows_of_panes_have_all_that_end_together() {
+    let graph = Graph::new();
+    let counts = graph
+        .sources("events", 2, |at: ReplicaAt| (0..1000u64).skip(at.index).step_by(at.count))
+        .watermarks(|time| *time, 0)
+        .key_by(|time| time * time % 7)
+        .farm("count", 2)
+        .window(Window::sliding(100, 20), |time| *time)
+        .fold(0, |count, _| *count += 1)
+        .pairs()
+        .map(|(_, pane)| ((), pane.map(|count: u64| [count])))
+        .keyed()
+        .stage("sum")
+        .window(Window::tumbling(20), Pane::time)
+        .fold(0, |sum, pane| *sum += pane.value[0])
+        .map_values(|pane| (pane.to, pane.value))
+        .collect();
+    graph.run_on(2).unwrap();
+    let mut expected = Vec::new();
+    for from in (0..1000).step_by(20) {
+        expected.push(((), (from + 100, 100.min(1000 - from))));
+    }
+    assert_eq!(counts.take(), expected);
+}
+
+#[test]
 fn a_window_by_arrival_comes_without_another_item() {
     let graph = Graph::new();
     let (tell, told) = margo::ult::channel::unbounded();
