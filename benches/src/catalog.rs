@@ -28,6 +28,7 @@ use crate::rows::net::{group, hg_proc, oneway, rates};
 use crate::rows::rpc::bulk::{self, Way};
 use crate::rows::rpc::pair::{Settings, WaitPolicy};
 use crate::rows::rpc::{null, timer};
+use crate::rows::streams::nexmark::{self, plain, queries};
 use crate::rows::streams::{flow, word_count};
 use crate::rows::sweep::spec::{self, Sweep};
 use crate::rows::sweep::target;
@@ -227,6 +228,20 @@ fn stream_cases() -> Vec<Case> {
         row("streams.wordcount.keyed", per_minute(8.0), word_count::keyed),
         row("streams.wordcount.aggregated", per_minute(20.0), word_count::aggregated),
     ]);
+    let queries: [fn(&Context) -> Result<Figure>; 9] = [
+        |c| nexmark::run(c, queries::q0, plain::q0),
+        |c| nexmark::run(c, queries::q1, plain::q1),
+        |c| nexmark::run(c, queries::q2, plain::q2),
+        |c| nexmark::run(c, queries::q3, plain::q3),
+        |c| nexmark::run(c, queries::q4, plain::q4),
+        |c| nexmark::run(c, queries::q5, plain::q5),
+        |c| nexmark::run(c, queries::q6, plain::q6),
+        |c| nexmark::run(c, queries::q7, plain::q7),
+        |c| nexmark::run(c, queries::q8, plain::q8),
+    ];
+    cases.extend(queries.into_iter().enumerate().map(|(number, measure)| {
+        Case::new(format!("streams.nexmark.q{number}"), PerSecond, NONE, measure).two_cores()
+    }));
     cases
 }
 

@@ -103,6 +103,11 @@ impl Figure {
         Self::median(samples.bandwidth(bytes), floors.bandwidth(bytes).p50)
     }
 
+    /// The median rate of the second, beside that of the first.
+    pub(crate) fn rate([mut floors, mut samples]: [Samples; 2]) -> Self {
+        Self::median(samples.rate(), floors.rate().p50)
+    }
+
     /// Adds what `name` needs for the same, if it could be measured.
     pub(crate) fn beside(mut self, name: &str, value: Option<f64>) -> Self {
         self.others.extend(value.map(|value| (name.to_owned(), value)));

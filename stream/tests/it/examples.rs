@@ -15,6 +15,22 @@ fn built(name: &str) -> PathBuf {
     path
 }
 
+fn printed(process: Child) -> String {
+    let output = process.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn start(example: &str, arguments: &[&str], folder: &Path) -> Child {
+    let mut command = Command::new(built(example));
+    command.args(arguments).current_dir(folder).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+/// A file beside the examples.
+fn beside(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name).display().to_string()
+}
+
 #[test]
 fn word_count_counts_the_words_of_a_folder() {
     let folder = tempfile::tempdir().unwrap();
@@ -38,20 +54,24 @@ fn three_groups_count_as_one_process_does() {
         let text = format!("{name} is a file\nof two lines\n");
         std::fs::write(folder.path().join("docs").join(name), text).unwrap();
     }
-    let start = |arguments: &[&str]| {
-        let mut command = Command::new(built("three_groups"));
-        command.args(arguments).current_dir(folder.path()).stdout(Stdio::piped()).spawn().unwrap()
-    };
-    let printed = |process: Child| {
-        let output = process.wait_with_output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let start = |arguments: &[&str]| start("three_groups", arguments, folder.path());
     assert_eq!(printed(start(&[])), "6 21 75\n");
     for transports in ["sm", "tcp", "mixed"] {
-        let file = format!("examples/three_groups.{transports}.json");
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(file).display().to_string();
+        let file = beside(&format!("three_groups.{transports}.json"));
         let groups = ["G1a", "G1b", "G2", "G3"].map(|name| start(&["--group", name, &file]));
         assert_eq!(groups.map(printed), ["", "", "", "6 21 75\n"], "{transports}");
     }
+}
+
+#[test]
+fn nexmark_has_the_results_of_loops() {
+    // Windows of 15 seconds; it fails if there are others.
+    let printed = printed(start("nexmark", &["150000"], Path::new(".")));
+    let results = |query: &str| {
+        let line = printed.lines().find(|line| line.trim_start().starts_with(query)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap()
+    };
+    assert_eq!([0, 1].map(|query| results(&format!("q{query}"))), [150_000, 138_000]);
+    assert_eq!([4, 5, 7].map(|query| results(&format!("q{query}"))), [5, 8, 2]);
+    assert!([2, 3, 6, 8].iter().all(|query| results(&format!("q{query}")) > 100), "{printed}");
 }
