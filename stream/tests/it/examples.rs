@@ -75,3 +75,62 @@ fn nexmark_has_the_results_of_loops() {
     assert_eq!([4, 5, 7].map(|query| results(&format!("q{query}"))), [5, 8, 2]);
     assert!([2, 3, 6, 8].iter().all(|query| results(&format!("q{query}")) > 100), "{printed}");
 }
+
+#[test]
+fn log_analysis_counts_by_minute_and_path() {
+    let expected = "minute  requests  errors  p95 bytes  path
+13:55          2       0          0  /index.html
+13:55          2       1          0  /search
+13:56          1       0       5120  /index.html
+13:56          2       1         64  /upload
+";
+    assert_eq!(printed(start("log_analysis", &[], Path::new("."))), expected);
+    let folder = tempfile::tempdir().unwrap();
+    let mut lines = String::from("something else\n");
+    for n in 0..100 {
+        lines += &format!("h - - [01/Jan/2026:00:0{}:00 -0700] \"GET / H\" 200 {n}\n", n / 60);
+    }
+    std::fs::write(folder.path().join("log"), lines).unwrap();
+    let printed = printed(start("log_analysis", &["log", "log"], folder.path()));
+    let rows: Vec<Vec<_>> =
+        printed.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows, [["00:00", "120", "0", "56", "/"], ["00:01", "80", "0", "97", "/"]]);
+}
+
+#[test]
+fn image_pipeline_blurs_in_one_process_and_in_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("target")).unwrap();
+    let start = |arguments: &[&str]| start("image_pipeline", arguments, folder.path());
+    assert_eq!(printed(start(&[])), "made: 640 x 480, mean brightness 87\n");
+    // A white column on the left, by three bytes and by one.
+    let column = |colours: usize| [vec![255; colours], vec![0; 3 * colours]].concat().repeat(2);
+    let colour = [b"P6 # a comment\n4 2\n255\n".as_slice(), &column(3)].concat();
+    std::fs::write(folder.path().join("a.ppm"), colour).unwrap();
+    std::fs::write(
+        folder.path().join("b.pgm"),
+        [b"P5\n4 2\n255\n".as_slice(), &column(1)].concat(),
+    )
+    .unwrap();
+    let blurred = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
+    let expected = [b"P5\n4 2\n255\n".as_slice(), &[127, 85, 0, 0, 127, 85, 0, 0]].concat();
+    let says = |name| format!("{name}.blurred.pgm: 4 x 2, mean brightness 53");
+    for is_cut in [false, true] {
+        let text = if is_cut {
+            let file = beside("image_pipeline.json");
+            let blur = start(&["--group", "G2", &file]);
+            let read = start(&["--group", "G1", &file, "a.ppm", "b.pgm"]);
+            assert_eq!(printed(read), "");
+            printed(blur)
+        } else {
+            printed(start(&["a.ppm", "b.pgm"]))
+        };
+        let mut lines: Vec<_> = text.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(lines, [says("a"), says("b")]);
+        for name in ["a.blurred.pgm", "b.blurred.pgm"] {
+            assert_eq!(blurred(name), expected);
+            std::fs::remove_file(folder.path().join(name)).unwrap();
+        }
+    }
+}
