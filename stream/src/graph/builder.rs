@@ -232,6 +232,12 @@ impl fmt::Debug for Graph {
 /// Makes the heads of the replicas of a stage.
 pub(crate) type Heads<I> = Box<dyn FnMut(usize, &Wiring) -> Head<I> + Send>;
 
+/// Makes the outputs of a replica to an edge.
+type PortsFn<T> = Box<dyn FnMut(usize, &Wiring) -> Ports<T> + Send>;
+
+/// Makes what receives the items of an edge from other groups.
+type PumpsFn = Box<dyn FnOnce(&Wiring) -> Result<Vec<Made>, GraphError> + Send>;
+
 /// A stage that is being built: where its items come from, and the operators they go through.
 ///
 /// Each operator has a clone of its closure for each replica of the stage. What is to be shared
@@ -430,7 +436,7 @@ impl<I: Send + 'static, O: Operator<I>> Flow<I, O> {
     }
 
     /// How an edge without keys spreads the items.
-    fn deal(&self) -> Spread {
+    pub(crate) fn deal(&self) -> Spread {
         // Each replica has to be told the time.
         let other = if self.is_timed { Spread::RoundRobin } else { Spread::OnDemand };
         self.spread.unwrap_or(other)
@@ -659,25 +665,35 @@ impl<I: Send + 'static, O: Operator<I>> Flow<I, O> {
         remote: Option<Remote<O::Out>>,
         mut last: impl FnMut(Ports<O::Out>) -> L + Send + 'static,
     ) {
+        let (mut ports, pumps) = self.edge(inbox, remote);
+        self.close(move |replica, wiring| last(ports(replica, wiring)), pumps);
+    }
+
+    /// Adds an edge to the stage of an inbox. Returns what makes the outputs of a replica, and what
+    /// makes the pumps.
+    pub(crate) fn edge<T: Send + 'static>(
+        &self,
+        inbox: &Arc<Inbox<T>>,
+        remote: Option<Remote<T>>,
+    ) -> (PortsFn<T>, PumpsFn) {
         let (from, to, spread) = (self.stage, inbox.stage, inbox.spread);
-        let (item, is_timed) = (type_name::<O::Out>(), self.is_timed);
+        let (item, is_timed) = (type_name::<T>(), self.is_timed);
         let (is_within_all_to_all, is_feedback) = (false, false);
         let schema = remote.map(|remote| remote.schema);
         let edge = EdgeDraft { from, to, spread, item, schema, is_within_all_to_all, is_feedback };
         self.graph.draft.lock().edges.push(edge);
         let way = Way { is_timed, is_on_demand: spread == Spread::OnDemand };
-        let limit = (self.bundle.unwrap_or(bundle_items::<O::Out>()), way);
+        let limit = (self.bundle.unwrap_or(bundle_items::<T>()), way);
         let (inbox, outer) = (inbox.clone(), inbox.clone());
-        self.close(
-            move |replica, wiring| last(inbox.ports((from, replica), limit, remote, wiring)),
-            move |wiring| match remote {
-                Some(remote) => outer.pumps(from, (remote, is_timed), wiring),
-                None => Ok(Vec::new()),
-            },
-        );
+        let ports = move |replica, wiring: &_| inbox.ports((from, replica), limit, remote, wiring);
+        let pumps = move |wiring: &_| match remote {
+            Some(remote) => outer.pumps(from, (remote, is_timed), wiring),
+            None => Ok(Vec::new()),
+        };
+        (Box::new(ports), Box::new(pumps))
     }
 
-    fn close<L: Last<O::Out> + 'static>(
+    pub(crate) fn close<L: Last<O::Out> + 'static>(
         self,
         mut last: impl FnMut(usize, &Wiring) -> L + Send + 'static,
         pumps: impl FnOnce(&Wiring) -> Result<Vec<Made>, GraphError> + Send + 'static,

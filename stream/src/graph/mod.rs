@@ -32,6 +32,8 @@
 //! **Order.** The items of a producer that go to the same replica keep their order, and those of a
 //! key all go to the same replica.
 //!
+//! **Large data** beside an item is a [`Blob`], which edges do not copy.
+//!
 //! **Groups.** A [document](GraphDocument) in JSON cuts a graph into groups: between stages, and
 //! across the replicas of one. Each group is a process, and all of them run the same program, each
 //! with its own name ([`Graph::run_from_args`], [`Graph::run_group`]); they may start in any order.
@@ -43,7 +45,7 @@
 //!
 //! Imports all of the crate. Read `stop.rs`, `operator.rs`; `edge.rs`, `state.rs`, `outlet.rs`,
 //! `body.rs`, `feedback.rs`, `wiring.rs`, `head.rs`; `blob.rs`, `builder.rs`, `keyed.rs`,
-//! `window.rs`, `order.rs`, `join.rs`; `error.rs`, `plan.rs`, `run.rs`; `document.rs`,
+//! `window.rs`, `order.rs`, `join.rs`, `split.rs`; `error.rs`, `plan.rs`, `run.rs`; `document.rs`,
 //! `fastflow.rs`, `resolve.rs`, `draw.rs`; `links.rs`, `life.rs`, `remote.rs`, `launched.rs`,
 //! `group.rs`.
 
@@ -70,6 +72,7 @@ mod plan;
 mod remote;
 mod resolve;
 mod run;
+mod split;
 mod state;
 mod stop;
 mod window;

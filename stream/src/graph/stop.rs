@@ -81,6 +81,10 @@ impl Stop {
         Self(Box::new(Reason::Unwanted))
     }
 
+    pub(crate) fn is_unwanted(&self) -> bool {
+        matches!(*self.0, Reason::Unwanted)
+    }
+
     /// The failure, if the stage has failed itself.
     pub(crate) fn into_failure(self) -> Option<BoxError> {
         match *self.0 {

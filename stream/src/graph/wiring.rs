@@ -31,7 +31,7 @@ pub(crate) struct StageDraft {
     pub(crate) make: Option<Make>,
 }
 
-/// An edge. A stage has at most one that leads away from it.
+/// An edge. A stage has one that leads away from it, or two.
 #[derive(Clone)]
 pub(crate) struct EdgeDraft {
     pub(crate) from: usize,

@@ -9,7 +9,8 @@ use std::time::Instant;
 use margo::ult::{self, channel};
 use margo::{ForwardRequest, Instance, ProviderHandle, Rpc};
 use margo_stream::graph::{
-    Blob, Collected, Graph, GraphDocument, GraphError, Pane, ReplicaAt, Report, Run, Window,
+    Blob, Collected, Graph, GraphDocument, GraphError, Outcome, Pane, ReplicaAt, Report, Run, Side,
+    Window,
 };
 
 use crate::common::SOON;
@@ -71,6 +72,11 @@ fn results(
             run(graph)?;
             Ok(lines(seen.take()))
         }
+        "split" => {
+            let sums = split(&graph);
+            run(graph)?;
+            Ok(lines(sums.take()))
+        }
         "endless" => {
             let work = graph.source("read", 0u64..).stage("work").map(|n| n + 1);
             work.stage("sum").for_each(|n| {
@@ -84,13 +90,7 @@ fn results(
         "waits" => {
             // Until it is ended from outside: nobody sends anything.
             let (_own, never) = channel::bounded::<()>(0);
-            let numbers = graph.generate("read", move |emit| {
-                emit.emit(1u64)?;
-                emit.flush()?;
-                never.recv()?;
-                Ok(())
-            });
-            numbers.stage("sum").for_each(|_| say("flows"));
+            waiting(&graph, never);
             run(graph)?;
             Ok(Vec::new())
         }
@@ -105,6 +105,25 @@ fn results(
         }
         _ => panic!("{name}"),
     }
+}
+
+fn waiting(graph: &Graph, never: channel::Receiver<()>) {
+    let numbers = graph.generate("read", move |emit| {
+        emit.emit(1u64)?;
+        emit.flush()?;
+        never.recv()?;
+        Ok(())
+    });
+    numbers.stage("sum").for_each(|_| say("flows"));
+}
+
+fn split(graph: &Graph) -> Outcome<u64> {
+    let numbers = graph.sources("read", 2, |at: ReplicaAt| (at.index as u64..40_000).step_by(2));
+    let sides =
+        numbers.map(|n| if n % 3 == 0 { Side::Left(n) } else { Side::Right(n.to_string()) });
+    let (left, right) = sides.split("left", "right");
+    let right = right.replicas(2).try_map(|n| n.parse::<u64>());
+    left.merge("sum", right).sink(0, |sum, n| *sum += n)
 }
 
 fn windows(graph: &Graph) -> Collected<(u64, Pane<u64>)> {
@@ -279,6 +298,12 @@ fn windows_of_event_time_are_cut() {
 #[test]
 fn blobs_are_fetched_from_where_they_are_and_kept_for_as_long_as_one_likes() {
     check("blobs", |folder| three_levels(folder, ["na+sm://", "na+tcp://127.0.0.1", "na+sm://"]));
+}
+
+#[test]
+fn both_sides_of_a_split_are_in_other_groups() {
+    let stages = [r#""read""#, r#""left", "right[0]""#, r#""right[1]""#, r#""sum""#];
+    check("split", |folder| in_a_row(folder, &stages, "na+sm://"));
 }
 
 #[test]

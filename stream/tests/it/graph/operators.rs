@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use margo_stream::graph::{Graph, ReplicaAt, Spread};
+use margo_stream::graph::{Graph, ReplicaAt, Side, Spread};
 
 #[test]
 fn items_keep_their_order_through_stages_of_one_replica() {
@@ -156,4 +156,56 @@ fn a_slow_source_does_not_keep_its_items() {
     }
     drop(sender);
     run.join().unwrap().unwrap();
+}
+
+/// Numbers, the even ones left.
+fn sides(n: u64) -> Side<u64, (u64, u64)> {
+    if n.is_multiple_of(2) { Side::Left(n) } else { Side::Right((n, n)) }
+}
+
+#[test]
+fn what_is_split_can_be_merged_again() {
+    let graph = Graph::new();
+    let (even, odd) = graph
+        .sources("numbers", 2, |at: ReplicaAt| (0..30_000u64).skip(at.index).step_by(at.count))
+        .map(sides)
+        .split("even", "odd");
+    let all = even.replicas(2).merge("all", odd.map(|(n, _)| n)).collect();
+    let report = graph.run_on(2).unwrap();
+    assert_eq!([report.edges[0].items, report.edges[1].items], [15_000; 2]);
+    let mut all = all.take();
+    all.sort_unstable();
+    assert_eq!(all, (0..30_000).collect::<Vec<_>>());
+}
+
+#[test]
+fn one_side_of_a_split_may_end_before_the_other() {
+    let graph = Graph::new();
+    let (even, odd) = graph.source("numbers", 0..30_000u64).map(sides).split("even", "odd");
+    // The others wait until the first stage takes no more.
+    let (gone, is_gone) = margo::ult::channel::unbounded();
+    even.own("first", move |io| {
+        let first = io.recv()?;
+        gone.send(()).unwrap();
+        first.map_or(Ok(()), |first| Ok(io.emit(first)?))
+    })
+    .for_each(|n| assert_eq!(n, 0));
+    let odd = odd.map(move |(n, _)| {
+        if n == 1 {
+            is_gone.recv().unwrap();
+        }
+        n
+    });
+    let odd = odd.sink(0, |count, _| *count += 1);
+    graph.run_on(2).unwrap();
+    assert_eq!(odd.take(), [15_000]);
+}
+
+#[test]
+fn a_source_ends_when_neither_side_of_its_split_takes_more() {
+    let graph = Graph::new();
+    let (even, odd) = graph.source("numbers", 0u64..).map(sides).split("even", "odd");
+    even.own("one", |io| io.recv()?.map_or(Ok(()), |n| Ok(io.emit(n)?))).for_each(drop);
+    odd.own("other", |io| io.recv()?.map_or(Ok(()), |n| Ok(io.emit(n)?))).for_each(drop);
+    graph.run_on(2).unwrap();
 }
