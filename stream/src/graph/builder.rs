@@ -142,19 +142,9 @@ impl Graph {
         I: IntoIterator<Item: Send + 'static>,
         F: FnOnce(ReplicaAt) -> I + Clone + Send + 'static,
     {
-        let stage = self.add_stage(name, replicas);
-        let heads: Heads<I::Item> = Box::new(move |index, wiring| {
-            let at = ReplicaAt { index, count: wiring.stages[stage].0 };
-            let mut items = Some(items.clone());
-            Box::new(move |feed| {
-                let mut emit = Emit::new(feed);
-                if let Some(items) = items.take() {
-                    items(at).into_iter().try_for_each(|item| emit.emit(item))?;
-                }
-                emit.flush()
-            })
-        });
-        self.begin(stage, heads)
+        self.generate_each(name, replicas, |at, emit| {
+            Ok(items(at).into_iter().try_for_each(|item| emit.emit(item))?)
+        })
     }
 
     /// Begins with what a function emits, in a stage of one replica. It runs as a ULT, and may wait
@@ -166,6 +156,45 @@ impl Graph {
     {
         let mut code = Some(code);
         self.generate_once(name, move |emit| code.take().map_or(Ok(()), |code| code(emit)))
+    }
+
+    /// Begins with what a function emits, as [`generate`](Self::generate) does, in a stage of
+    /// several replicas, each of which calls it.
+    ///
+    /// ```
+    /// use margo_stream::graph::Graph;
+    ///
+    /// let graph = Graph::new();
+    /// let texts = ["1 2", "3 x"];
+    /// graph
+    ///     .generate_each("read", texts.len(), move |at, emit| {
+    ///         for word in texts[at.index].split(' ') {
+    ///             emit.emit(word.parse::<u32>()?)?;
+    ///         }
+    ///         Ok(())
+    ///     })
+    ///     .for_each(drop);
+    /// let error = graph.run().unwrap_err().to_string();
+    /// assert_eq!(error, "stage `read`, replica 1: invalid digit found in string");
+    /// ```
+    pub fn generate_each<T, F>(&self, name: &str, replicas: usize, code: F) -> Flow<T, Pass>
+    where
+        T: Send + 'static,
+        F: FnOnce(ReplicaAt, &mut Emit<'_, T>) -> Result<(), BoxError> + Clone + Send + 'static,
+    {
+        let stage = self.add_stage(name, replicas);
+        let heads: Heads<T> = Box::new(move |index, wiring| {
+            let at = ReplicaAt { index, count: wiring.stages[stage].0 };
+            let mut code = Some(code.clone());
+            Box::new(move |feed| {
+                let mut emit = Emit::new(feed);
+                if let Some(code) = code.take() {
+                    code(at, &mut emit).map_err(Stop::failed)?;
+                }
+                emit.flush()
+            })
+        });
+        self.begin(stage, heads)
     }
 
     fn generate_once<T, F>(&self, name: &str, code: F) -> Flow<T, Pass>
