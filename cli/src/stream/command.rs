@@ -72,7 +72,8 @@ pub(super) fn command(
     words.splice(..0, ["env".to_owned()].into_iter().chain(variables));
     let fill = |word: &String| word.replace("{host}", host).replace("{group}", name);
     let mut all: Vec<String> = launcher.before.iter().map(fill).collect();
-    if launcher.shell.unwrap_or(launcher.before[0] == "ssh") {
+    let is_ssh = launcher.before[0].rsplit('/').next() == Some("ssh");
+    if launcher.shell.unwrap_or(is_ssh) {
         let folder = std::env::current_dir()
             .map_err(|error| Failure::new("cannot find the current folder", error))?;
         let folder = quoted(&folder.display().to_string());

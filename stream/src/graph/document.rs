@@ -151,8 +151,9 @@ pub struct Launcher {
     pub before: Vec<String>,
     /// Variables of its environment.
     pub environment: BTreeMap<String, String>,
-    /// The last of these words gives the command to a shell, as one word with quotes, which begins
-    /// by going to the launcher's folder. Default: `true` if the first of them is `ssh`.
+    /// The last word of [`before`](Self::before) gives the command to a shell, which gets it as one
+    /// word with quotes, and goes to the launcher's folder first. Default: `true` if the first word
+    /// is `ssh` or a path to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shell: Option<bool>,
 }
@@ -174,14 +175,16 @@ impl GraphDocument {
     ///
     /// Syntax errors, wrong types, unknown and repeated keys, with positions in `text`.
     pub fn from_json(text: &str) -> Result<Self, Errors> {
-        let read: Result<Self, Errors> = document_from_json(text);
-        match read {
+        let is_wrong = |errors: &Errors| errors.iter().any(|error| error.path == "groups");
+        let read = document_from_json(text);
+        if read.as_ref().is_err_and(is_wrong) {
             // FastFlow has a list of groups.
-            Err(errors) if errors.iter().any(|error| error.path == "groups") => {
-                Self::from_fastflow(text, |group| vec![group.to_owned()])
+            let other = Self::from_fastflow(text, |group| vec![group.to_owned()]);
+            if !other.as_ref().is_err_and(is_wrong) {
+                return other;
             }
-            read => read,
         }
+        read
     }
 
     /// Reads a document from a file.

@@ -20,9 +20,9 @@ use super::run::{Report, Run, runtime_on};
 impl Graph {
     /// Runs the graph, or one group of it, as the arguments of the program say: all of it in this
     /// process if there are none, and for `--group NAME FILE` the group of that name, as the
-    /// document in the file cuts the graph. `--plan FILE` only prints the [plan](Plan::text) with
-    /// the groups of the document, and with `--svg OUT` draws it into a file; nothing runs then,
-    /// and there are no results.
+    /// document in the file cuts the graph. `--plan FILE` only prints the
+    /// [plan](super::Plan::text) with the groups of the document, and with `--svg OUT` draws it
+    /// into a file; nothing runs then, and there are no results.
     ///
     /// ```
     /// use margo_stream::graph::Graph;

@@ -25,6 +25,9 @@ fn a_sender_waits_for_credit() {
         });
         let mut taken = 0;
         while let Some(batch) = receiver.recv_batch().unwrap() {
+            // This batch at least has no answer yet.
+            let held = receiver.stats().held;
+            assert!((1..=credit).contains(&held), "{held} bytes are in use");
             taken += batch.count() as u64;
             // What is not acknowledged, a batch that is open, and an item that is about to go.
             let ahead = sent.load(Ordering::SeqCst).saturating_sub(taken) * 8;

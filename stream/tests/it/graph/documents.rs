@@ -105,3 +105,18 @@ fn an_edge_whose_items_cannot_be_encoded_is_not_cut() {
         "groups: \"make\" and \"use\" have to be in one group: &u8 cannot be encoded"
     );
 }
+
+#[test]
+fn a_list_of_groups_is_a_file_of_fastflow() {
+    let text =
+        r#"{ "protocol": "TCP", "groups": [{ "name": "left[0..1]", "preCmd": "srun -n1" }] }"#;
+    let document = GraphDocument::from_json(text).unwrap();
+    let group = &document.groups["left[0..1]"];
+    assert_eq!(group.stages, ["left[0..1]"]);
+    assert_eq!(group.launcher.as_ref().unwrap().before, ["srun", "-n1"]);
+    let errors = refused(&text.replace("TCP", "MPI"));
+    assert!(errors[0].contains("\"MPI\" has no counterpart"), "{errors:?}");
+    // Neither of the two.
+    let errors = refused(r#"{ "name": "words", "groups": 7 }"#);
+    assert!(errors.len() == 1 && errors[0].contains("groups"), "{errors:?}");
+}
