@@ -260,8 +260,7 @@ pub mod prelude {
         ProviderHandle, ProviderId, Rpc,
     };
 }
-pub(crate) use na::Principal;
-pub use na::{Access, Addr};
+pub use na::{Access, Addr, Principal};
 pub use ult::{PoolRef as Pool, Priority, XstreamRef as Xstream};
 
 /// The code of README, guide and reference is compiled and run as documentation tests.

@@ -6,6 +6,7 @@ use margo_config::{
 
 use super::Daemon;
 use super::args::CheckArgs;
+use super::callers;
 use super::failure::Failure;
 use super::support::{document, output};
 use crate::layout::network_check::check_network;
@@ -23,9 +24,10 @@ pub(super) fn run(
     let called = document::called(&args.file);
     let text = document::read(&args.file)?;
     let flags = ConfigFlags { use_names: args.names, ..ConfigFlags::default() };
-    let mut at_start = Vec::new();
+    let (mut at_start, mut may_call) = (Vec::new(), Vec::new());
     let checked = Config::check_with(&text, &process_env, flags, |resolved| {
         at_start = start_warnings(resolved);
+        may_call = resolved.security.as_ref().map(callers::explain).unwrap_or_default();
         let types = if others.is_none() { own_types(daemon, resolved) } else { Ok(()) };
         let found =
             [check_network(resolved), check_providers(resolved, &daemon.components()), types];
@@ -55,6 +57,7 @@ pub(super) fn run(
                 "No pool that is in use can be kept waiting by the order of pools.".to_owned(),
             );
         }
+        lines.extend(may_call);
         let warned = warnings.iter().chain(&misspelt);
         lines.extend(warned.map(|warning| format!("Warning: {warning}")));
         lines.extend(foreign);

@@ -42,6 +42,7 @@
 //! Counterpart: the program `bedrock`, whose providers are shared libraries.
 
 mod args;
+mod callers;
 mod check;
 mod failure;
 mod serve;

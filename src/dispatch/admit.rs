@@ -10,15 +10,18 @@ use margo_config::Overload;
 
 use crate::admission::counters::Counters;
 use crate::admission::gates::{Entrance, Host};
+use crate::admission::rules::Callers;
 use crate::admission::waiting::Waiting;
-use crate::dispatch::error_response::{self, NO_ULT};
+use crate::dispatch::error_response::{self, NO_ULT, NOT_ALLOWED};
 use crate::dispatch::registered_rpc::{RegisteredRpc, RequestGate};
 use crate::dispatch::run_handler::HandlerSpawn;
 use crate::elastic::may_spawn;
 use crate::instance::inner::Inner;
 use crate::instance::reply::Reply;
+use crate::observe::span::RequestOutcome;
 use crate::operation::token::Token;
 use crate::support::contain::contain;
+use crate::support::log::log;
 use crate::{Addr, Principal};
 
 impl Waiting {
@@ -34,7 +37,8 @@ impl Waiting {
 
     fn refuse(self, inner: &Inner, entry: &RegisteredRpc, code: ReturnCode) {
         let Self { request, arrived, .. } = self;
-        inner.monitoring.refused((request.origin(), &request), entry.serving(), arrived, code);
+        let (refused, outcome) = ((request.origin(), &*request), RequestOutcome::of_code(code));
+        inner.monitoring.refused(refused, entry.serving(), arrived, outcome);
         let detail = if code == ReturnCode::Again { no_ult(entry) } else { "" };
         error_response::refuse(inner, request, code, detail);
     }
@@ -87,9 +91,48 @@ pub(super) fn refuse_plainly(
     code: ReturnCode,
 ) {
     if let Some(entry) = registration.data_as::<RegisteredRpc>() {
-        inner.monitoring.refused((origin, &request), entry.serving(), None, code);
+        let outcome = RequestOutcome::of_code(code);
+        inner.monitoring.refused((origin, &request), entry.serving(), None, outcome);
     }
     error_response::refuse(inner, LentRequest::of(core, origin, &mut request), code, "");
+    let_go(inner, registration);
+}
+
+/// Returns whether the rules let the origin of a request call. An instance may call itself.
+#[inline]
+pub(super) fn may_call(
+    core: &Core<Token>,
+    callers: &Callers,
+    origin: &Addr,
+    request: &RawRequest,
+) -> bool {
+    request.is_from_ourselves() || callers.may(core.endpoint().principal(origin))
+}
+
+/// Refuses a request that the rules do not allow. The log says why, and not the answer.
+#[cold]
+#[inline(never)]
+pub(super) fn refuse_not_allowed(
+    inner: &Inner,
+    core: &Core<Token>,
+    (origin, mut request): (&Addr, RawRequest),
+    registration: Arc<Registration>,
+) {
+    let count = Counters::add(&inner.counters.requests_not_allowed);
+    if let Some(entry) = registration.data_as::<RegisteredRpc>() {
+        let (rpc, provider) = (entry.rpc, entry.provider);
+        // A peer that calls nothing else must not fill the log.
+        if let Some(rules) = inner.rules.as_ref().filter(|_| count.is_power_of_two()) {
+            let caller = core.endpoint().principal(origin);
+            let why = rules.reason(rpc, provider, caller);
+            let log = &inner.log;
+            log!(log, WARN, rpc, %provider, %origin, %caller, why, count, "a call was refused");
+        }
+        let outcome = RequestOutcome::Permission;
+        inner.monitoring.refused((origin, &request), entry.serving(), None, outcome);
+    }
+    let (request, code) = (LentRequest::of(core, origin, &mut request), ReturnCode::Permission);
+    error_response::refuse(inner, request, code, NOT_ALLOWED);
     let_go(inner, registration);
 }
 
@@ -182,7 +225,8 @@ pub(super) fn go_on(inner: &Inner, mut todo: Vec<AdmissionStep>) {
                 }
                 let peer = request.origin().clone();
                 let refused = (&peer, &*request);
-                inner.monitoring.refused(refused, entry.serving(), arrived, ReturnCode::Permission);
+                let closing = RequestOutcome::Closing;
+                inner.monitoring.refused(refused, entry.serving(), arrived, closing);
                 Counters::add(&inner.counters.requests_closing);
                 error_response::refuse(inner, request, ReturnCode::Permission, "");
                 inner.counters.handler_not_run();

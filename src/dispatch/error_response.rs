@@ -11,7 +11,8 @@
 //! | no such RPC | `HG_NOENTRY` |
 //! | arguments cannot be decoded | `HG_PROTOCOL_ERROR` |
 //! | the handler panicked, or encoding its result | `HG_FAULT` |
-//! | the instance is shutting down | `HG_PERMISSION` |
+//! | the instance is shutting down | `HG_PERMISSION`, without a text |
+//! | the rules do not let the origin call that | `HG_PERMISSION`, with a text |
 //! | a bound on requests in hand is reached | `HG_BUSY` |
 //! | its deadline had passed before a handler was free | `HG_TIMEOUT` |
 //! | it was canceled before that, or its origin is gone | `HG_CANCELED` |
@@ -50,6 +51,9 @@ const DETAIL_BYTES_MAX: usize = 1024;
 /// failed to make the ULT has logged why.
 pub(super) const NO_ULT: &str = "no ULT could be made for its handler, for want of memory for its \
      stack or because its runtime ends; the log there says which";
+
+/// The text that goes with [`ReturnCode::Permission`] to whom the rules do not let in.
+pub(super) const NOT_ALLOWED: &str = "not allowed";
 
 /// The text for an unwinding whose reason is not known.
 const LOST: &str = "a ULT that was to answer panicked, or was ended by exit or a cancel";

@@ -8,6 +8,7 @@ use hg::{Core, ProviderId, Registration, RpcId};
 use na::shared::Shared;
 use ult::{PoolRef, Priority};
 
+use crate::admission::rules::Callers;
 use crate::admission::waiting::Waiting;
 use crate::dispatch::member::Member;
 use crate::instance::reply::Reply;
@@ -30,6 +31,8 @@ pub(crate) struct RegisteredRpc {
     pub(crate) pool_index: Option<usize>,
     pub(crate) run: Arc<Run>,
     pub(crate) instance: crate::WeakInstance,
+    /// The callers that rules let in, if there are rules.
+    pub(crate) callers: Option<Arc<Callers>>,
     /// The gate of the pool.
     pub(crate) gate: Arc<RequestGate>,
     /// The own.

@@ -53,7 +53,11 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
     };
     // The message of one whose arguments were fetched has been here for long.
     inner.cancels.arrived(&origin, || request.call_key().filter(|_| !request.was_fetched()));
-    if request.is_crowded()
+    if let Some(callers) = &entry.callers
+        && !admit::may_call(core, callers, &origin, &request)
+    {
+        admit::refuse_not_allowed(inner, core, (&origin, request), registration);
+    } else if request.is_crowded()
         && !admit::has_share(inner, (entry, core.shard()), &origin, &mut request)
     {
         admit::refuse_plainly(inner, core, (&origin, request), registration, ReturnCode::Busy);

@@ -343,6 +343,15 @@ pub enum ForwardError {
         /// The peer's address.
         peer: String,
     },
+    /// The rules of the peer (`margo.security`) do not let this caller call that RPC. The request
+    /// did not run. The log of the peer says why; here nothing tells. Only our own peers say so.
+    #[error("{peer} does not let this caller call `{rpc}`")]
+    Permission {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The peer's address.
+        peer: String,
+    },
     /// The handler ended with an error code, or without an answer. Or a C peer has answered with
     /// that code, whichever it is: its runtime, or a handler that has run; nothing tells which.
     #[error("`{rpc}` at {peer} failed with {code}: {detail}")]
@@ -437,6 +446,7 @@ impl ForwardError {
             | Self::BadArguments { .. }
             | Self::Busy { .. }
             | Self::PeerClosing { .. }
+            | Self::Permission { .. }
             | Self::TimedOut { never_ran: true, .. }
             | Self::Canceled { never_ran: true, .. }
             | Self::Tasklet { never_ran: true, .. }

@@ -14,6 +14,7 @@ use crate::admission::counters::Counters;
 use crate::admission::gates::Gates;
 use crate::admission::identities::Identities;
 use crate::admission::moved_requests::MovedRequests;
+use crate::admission::rules::Rules;
 use crate::admission::waiting::Waiting;
 use crate::elastic::{Elastic, RuntimeOwner};
 use crate::error::LookupError;
@@ -128,6 +129,8 @@ pub(crate) struct Inner {
     /// The answer to the signal of `margo.dump_on_signal`.
     pub(crate) dump_on_signal: Option<DumpOnSignal>,
     pub(crate) log: Log,
+    /// The rules of who may call what; `None`: everybody may call everything.
+    pub(crate) rules: Option<Rules>,
     pub(crate) gates: Gates<Waiting>,
     pub(crate) standing_transfers: StandingTransfers,
     pub(crate) cancels: Cancels,
@@ -179,6 +182,7 @@ impl Inner {
             requests_refused: own.requests_closing.load(Ordering::Relaxed) + no_ult,
             requests_no_ult: no_ult,
             requests_busy,
+            requests_not_allowed: own.requests_not_allowed.load(Ordering::Relaxed),
             requests_abandoned: own.requests_abandoned.load(Ordering::Relaxed),
             arguments_undecodable: own.arguments_undecodable.load(Ordering::Relaxed),
             stalls: own.stalls.load(Ordering::Relaxed),

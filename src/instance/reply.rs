@@ -18,7 +18,7 @@ use crate::operation::cancel::{CancelToken, Wanted};
 use crate::operation::token::Token;
 use crate::progress::shards::Shard;
 use crate::support::log::log;
-use crate::{Addr, Instance};
+use crate::{Addr, Instance, Principal};
 
 /// No unit has this address, and no OS thread says it.
 pub(crate) const NO_UNIT: usize = 1;
@@ -112,6 +112,11 @@ impl Reply {
     /// Returns the core that the request came by.
     pub(crate) fn core(&self) -> &Core<Token> {
         &self.of_shard().core
+    }
+
+    /// Returns who is behind the origin.
+    pub(crate) fn principal(&self) -> Principal {
+        self.core().endpoint().principal(&self.origin)
     }
 
     pub(crate) fn is_answered(&self) -> bool {

@@ -16,6 +16,7 @@ use crate::admission::gates::Gates;
 use crate::admission::identities::Identities;
 use crate::admission::moved_requests::MovedRequests;
 use crate::admission::request_shares::RequestShares;
+use crate::admission::rules::Rules;
 use crate::api::{monitoring, profiling};
 use crate::elastic::{Elastic, RuntimeOwner};
 use crate::instance::descriptions::Descriptions;
@@ -165,6 +166,7 @@ fn start(
         shutdown: Shutdown::new(resolved.grace, shards.count()),
         begin_end: shutdown::begin,
         callbacks: Arc::default(),
+        rules: resolved.security.clone().map(Rules::new),
         gates: Gates::new(shards.are_several()),
         standing_transfers: StandingTransfers::new(resolved.bulk.timeout_msec),
         moved_requests: MovedRequests::default(),

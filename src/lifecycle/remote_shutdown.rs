@@ -27,18 +27,19 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
     // Where a handler may always run, whatever the pools of the document allow and have in hand.
     let pool = instance.layout().progress_pool();
     instance.serve(SHUTDOWN).pool(&pool).internal(Internal::Shutdown).handler(|request| {
-        let (instance, origin) = (request.instance(), request.origin());
+        let (instance, origin, caller) =
+            (request.instance(), request.origin(), request.principal());
         let log = &instance.inner().log;
         if !instance.inner().remote_shutdown.load(Ordering::Relaxed) {
             let count = Counters::add(&instance.inner().counters.shutdowns_refused);
             // A peer that asks for nothing else must not fill the log.
             if count.is_power_of_two() {
-                log!(log, WARN, %origin, count, "a peer may not shut this instance down");
+                log!(log, WARN, %origin, %caller, count, "a peer may not shut this instance down");
             }
             let _ = request.respond(&NOT_ALLOWED);
             return;
         }
-        log!(log, INFO, %origin, "shut down by a peer");
+        log!(log, INFO, %origin, %caller, "shut down by a peer");
         // First, so that a peer that is gone does not decide.
         let _ = request.respond(&DONE);
         instance.finalize();
@@ -50,7 +51,8 @@ impl InstanceNetwork<'_> {
     /// [`shutdown_remote`](Self::shutdown_remote) or C Margo's `margo_shutdown_remote_instance`.
     /// Default: as configured in `margo.remote_shutdown`, which is off.
     ///
-    /// Any process that can reach the address can do it: the caller is not checked.
+    /// Any process that can reach the address can do it, unless there are rules
+    /// (`margo.security`).
     ///
     /// Counterpart: `margo_enable_remote_shutdown`.
     pub fn enable_remote_shutdown(&self) {

@@ -61,11 +61,13 @@ pub enum CallOutcome {
     Encode,
     /// The result could not be decoded.
     Decode,
+    /// The rules of the peer do not allow it.
+    Permission,
 }
 
 impl CallOutcome {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Ok,
         Self::NotRegistered,
         Self::BadArguments,
@@ -79,6 +81,7 @@ impl CallOutcome {
         Self::Closing,
         Self::Encode,
         Self::Decode,
+        Self::Permission,
     ];
 
     /// As it stands in statistics, for example `not_registered`.
@@ -98,10 +101,19 @@ impl CallOutcome {
             Self::Closing => "closing",
             Self::Encode => "encode",
             Self::Decode => "decode",
+            Self::Permission => "permission",
         }
     }
 
-    pub(crate) fn of_code(code: ReturnCode) -> Self {
+    /// The outcome of an answer with that code, and a text that explains it.
+    pub(crate) fn of_answer(code: ReturnCode, detail: &str) -> Self {
+        match code {
+            ReturnCode::Permission if !detail.is_empty() => Self::Permission,
+            code => Self::of_code(code),
+        }
+    }
+
+    fn of_code(code: ReturnCode) -> Self {
         match code {
             ReturnCode::Success => Self::Ok,
             ReturnCode::NoEntry => Self::NotRegistered,
@@ -176,11 +188,13 @@ pub enum RequestOutcome {
     /// The network did not take the answer. One that it took and lost, with its origin, counts as
     /// [`Ok`](Self::Ok): calls end at their origins.
     Network,
+    /// Refused: the rules (`margo.security`) do not allow it.
+    Permission,
 }
 
 impl RequestOutcome {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Ok,
         Self::BadArguments,
         Self::Panicked,
@@ -191,6 +205,7 @@ impl RequestOutcome {
         Self::Failed,
         Self::NoUlt,
         Self::Network,
+        Self::Permission,
     ];
 
     /// As it stands in statistics, for example `bad_arguments`.
@@ -207,6 +222,7 @@ impl RequestOutcome {
             Self::Failed => "failed",
             Self::NoUlt => "no_ult",
             Self::Network => "network",
+            Self::Permission => "permission",
         }
     }
 

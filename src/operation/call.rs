@@ -361,7 +361,8 @@ fn refusal(site: CallInfo<'_>, code: ReturnCode, detail: String) -> ForwardError
             ForwardError::Busy { rpc, peer, detail }
         }
         ReturnCode::Again | ReturnCode::Busy => ForwardError::Busy { rpc, peer, detail },
-        ReturnCode::Permission => ForwardError::PeerClosing { rpc, peer },
+        ReturnCode::Permission if detail.is_empty() => ForwardError::PeerClosing { rpc, peer },
+        ReturnCode::Permission => ForwardError::Permission { rpc, peer },
         code => ForwardError::Failed { rpc, peer, code, detail },
     }
 }

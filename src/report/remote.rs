@@ -110,7 +110,8 @@ impl InstanceNetwork<'_> {
     /// [`metrics_of`](Self::metrics_of), as `margo top` does. Default: as configured in
     /// `margo.metrics.remote`, which is off.
     ///
-    /// Any process that can reach the address can do it: the caller is not checked.
+    /// Any process that can reach the address can do it, unless there are rules
+    /// (`margo.security`).
     pub fn enable_remote_metrics(&self) {
         self.inner().metrics.remote.store(true, Ordering::Relaxed);
     }

@@ -11,7 +11,7 @@ use ult::Eventual;
 use crate::instance::reply::Reply;
 use crate::observe::trace::TraceContext;
 use crate::serving::respondable::Respondable;
-use crate::{Addr, CancelToken, Instance, RespondError};
+use crate::{Addr, CancelToken, Instance, Principal, RespondError};
 
 /// A request that is being handled: its arguments, where it came from, and the duty to answer.
 ///
@@ -125,11 +125,37 @@ impl<A, R> Handle<A, R> {
     /// Returns the peer that called. Bulk handles among the arguments belong to this peer.
     ///
     /// Over tcp and UCX the peer is known by its connection. Its text, which names the address
-    /// where it listens, is not checked: grant no rights by it. A message sent to this address
+    /// where it listens, is not checked: grant no rights by it, but by
+    /// [`principal`](Self::principal). A message sent to this address
     /// reaches the caller; to reach the process that listens there for certain, look the text up.
     /// That gives another address, which does not equal this one.
     pub fn origin(&self) -> &Addr {
         self.reply().origin()
+    }
+
+    /// Returns who called, as far as the kernel of this host vouches for it: the user over `na+sm`,
+    /// the host over `na+tcp` and `ucx+…`. [`Principal::Unknown`] over other transports, and of
+    /// calls that this instance makes to itself. `margo.security` has rules by this.
+    ///
+    /// ```
+    /// use margo::{Instance, Principal, ProviderHandle, Rpc};
+    ///
+    /// const WHO: Rpc<(), bool> = Rpc::new("who");
+    ///
+    /// let service = Instance::builder("na+sm://").start()?;
+    /// service.register(WHO, |request| {
+    ///     let is_user = matches!(request.principal(), Principal::User(_));
+    ///     let _ = request.respond(&is_user);
+    /// })?;
+    /// let client = Instance::builder("na+sm://").listen(false).start()?;
+    /// let target = ProviderHandle::from(client.lookup(service.self_addr().uri())?);
+    /// assert!(client.forward(WHO, &target, &())?);
+    /// # client.finalize_and_wait()?;
+    /// # service.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn principal(&self) -> Principal {
+        self.reply().principal()
     }
 
     /// The instance that serves this request; for nested calls.

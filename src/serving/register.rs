@@ -118,6 +118,8 @@ impl Instance {
         let gate = self.gate_of(&pool, internal, bounds);
         let own_gate = admission.map(|bounds| self.inner().gates.of_rpc(bounds));
         let instance = self.downgrade();
+        let rules = self.inner().rules.as_ref();
+        let callers = rules.map(|rules| Arc::new(rules.of(rpc, provider)));
         let entry = RegisteredRpc {
             rpc,
             provider,
@@ -125,6 +127,7 @@ impl Instance {
             pool_index,
             run,
             instance,
+            callers,
             gate,
             own_gate,
             tasklet,

@@ -182,3 +182,35 @@ fn a_level_of_the_configuration_is_printed_back() {
     assert_eq!(own.monitoring().log_level(), LogLevel::Info);
     own.finalize_and_wait().unwrap();
 }
+
+#[test]
+fn the_log_says_which_rule_refuses_a_call_and_the_caller_is_not_told() {
+    keep();
+    const GET: Rpc<(), ()> = Rpc::new("get");
+    let rules = r#"{ "margo": { "security": { "allow": [{ "who": "uid:self", "rpc": "other" }],
+        "deny": [{ "name": "no getting", "who": "uid:self", "rpc": "get" }] } } }"#;
+    let none = r#"{ "margo": { "security": { "allow": [] } } }"#;
+    for (rules, why) in
+        [(rules, "the rule \\\"no getting\\\" denies it"), (none, "no rule allows it")]
+    {
+        let service = margo::init(rules).unwrap();
+        service.register(GET, |request| _ = request.respond(&())).unwrap();
+        let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        for _ in 0..5 {
+            let told = client.forward(GET, &target, &()).unwrap_err();
+            assert!(matches!(told, margo::ForwardError::Permission { .. }), "{told}");
+            assert!(!told.to_string().contains("rule"), "{told}");
+        }
+        let is_about = |text: &&String| text.contains("a call was refused");
+        let seen = seen(&service);
+        let said: Vec<_> = seen.iter().map(|(_, text)| text).filter(is_about).collect();
+        assert_eq!(said.len(), 3, "the first, the second, the fourth: {said:?}");
+        let uid = format!("caller=user {}", rustix::process::geteuid().as_raw());
+        for part in [why, "rpc=\"get\"", &uid] {
+            assert!(said[0].contains(part), "{part}: {said:?}");
+        }
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
+    }
+}

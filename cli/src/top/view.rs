@@ -110,6 +110,7 @@ impl Change<'_> {
             (network.responses_unread, "answers damaged on their way"),
             (network.not_registered, "requests for RPCs that are not registered"),
             (stats.arguments_undecodable, "arguments undecodable"),
+            (stats.requests_not_allowed, "requests that no rule allows"),
         ];
         let troubles = troubles.iter().filter(|(count, _)| *count > 0);
         let troubles: Vec<_> = troubles.map(|(count, what)| format!("{count} {what}")).collect();

@@ -170,6 +170,36 @@ fn config_check_tells_what_an_instance_would_say_at_its_start() {
 }
 
 #[test]
+fn config_check_tells_who_may_call_what() {
+    let temp = tempfile::tempdir().unwrap();
+    let document = r#"{ "margo": {
+        "address": "na+tcp://0.0.0.0:7000", "providers": [{ "type": "echo", "provider_id": 3 }],
+        "security": {
+            "roles": { "admin": ["host:10.0.0.1", "host:10.0.0.2"] },
+            "allow": [{ "who": "role:admin" },
+                { "name": "all", "who": "anyone", "provider": "echo", "rpc": "echo*" },
+                { "who": "anyone", "rpc": "__ping__" }],
+            "deny": [{ "who": "host:10.1.0.0/16" }]
+        } } }"#;
+    let ended = run(margo(temp.path()).args(["config", "check", "-"]), document).expect(0);
+    for line in [
+        "// These may call (margo.security), and nobody else:",
+        "//   role:admin (host:10.0.0.1, host:10.0.0.2): * of every provider, by allow[0]",
+        "//   anyone: echo* of provider echo (id 3), by all",
+        "// Of these calls, the following are refused:",
+        "//   host:10.1.0.0/16: * of every provider, by deny[0]",
+        "//   __shutdown__: by allow[0]",
+        "//   __ping__: by allow[0], allow[2]",
+    ] {
+        assert!(ended.stdout.lines().any(|said| said == line), "{line}: {}", ended.stdout);
+    }
+    let hole = "margo.security.allow[1].who: lets everybody call";
+    assert!(ended.stderr.contains(hole), "{}", ended.stderr);
+    let open = run(margo(temp.path()).args(["config", "check", "-"]), "{}").expect(0);
+    assert!(!open.stdout.contains("may call"), "{}", open.stdout);
+}
+
+#[test]
 fn config_check_tells_what_this_machine_lacks() {
     let temp = tempfile::tempdir().unwrap();
     let document = r#"{ "argobots": { "pools": [ { "name": "h" } ], "xstreams": [

@@ -12,6 +12,7 @@ use super::admission::AdmissionOptions;
 use super::dependency::Dependency;
 use super::network::{NetworkOptions, ProcOptions};
 use super::pool_ref::PoolRef;
+use super::security::SecurityOptions;
 use super::shards::Shards;
 use super::trace::TraceOptions;
 use super::{is, is_default};
@@ -96,6 +97,9 @@ pub struct MargoOptions {
     /// How the transport treats its peers. Default: see there.
     #[serde(skip_serializing_if = "is_default")]
     pub network: NetworkOptions,
+    /// Rules of who may call what. Default none: everybody may call everything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub security: Option<SecurityOptions>,
     /// File to write the instance's address to once it listens, for others to find it, and a line
     /// feed. Removed when the instance finalizes. Default none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -170,6 +174,7 @@ impl Default for MargoOptions {
             bulk: BulkOptions::default(),
             proc: ProcOptions::default(),
             network: NetworkOptions::default(),
+            security: None,
             address_file: None,
             remote_shutdown: false,
             progress_when_needed: false,

@@ -13,6 +13,7 @@ pub(crate) mod mercury;
 pub(crate) mod monitoring;
 pub(crate) mod network;
 pub(crate) mod pool_ref;
+pub(crate) mod security;
 pub(crate) mod shards;
 pub(crate) mod subnet;
 pub(crate) mod trace;

@@ -26,6 +26,18 @@ pub struct IpSubnet {
 }
 
 impl IpSubnet {
+    /// Returns true if that address is in it.
+    pub(crate) fn has(&self, address: IpAddr) -> bool {
+        let apart = |one: u128, other: u128, bits: u8| (one ^ other).leading_zeros() < bits.into();
+        match (self.ip, address) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                !apart(u32::from(own).into(), u32::from(other).into(), self.bits + 96)
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => !apart(own.into(), other.into(), self.bits),
+            _ => false,
+        }
+    }
+
     /// Reads one; what is wrong with it otherwise.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (address, bits) = match text.split_once('/') {

@@ -143,7 +143,7 @@ fn why_none(text: &str, entries: &[NamedProvider]) -> String {
 }
 
 /// Type and id in `type:id`.
-fn typed(text: &str) -> Option<(&str, u16)> {
+pub(super) fn typed(text: &str) -> Option<(&str, u16)> {
     let (type_name, id) = text.split_once(':')?;
     let digits = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
     let id = id.parse().ok().filter(|id| digits && *id != PROVIDER_ID_DEFAULT)?;

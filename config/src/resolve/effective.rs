@@ -102,6 +102,7 @@ impl Resolved {
                 },
                 proc: self.proc.clone(),
                 network: self.network.clone(),
+                security: self.security.as_ref().map(|security| security.options.clone()),
                 address_file: self.address_file.clone(),
                 remote_shutdown: self.remote_shutdown,
                 progress_when_needed: self.progress_when_needed,

@@ -8,7 +8,7 @@
 //! 3. the pool and xstream of `use_progress_thread`, unless `progress_pool` is given;
 //! 4. the pool and xstreams of `rpc_thread_count`, unless `rpc_pool` is given;
 //! 5. a pool and an xstream for each further shard of `margo.shards`, unless that lists pools;
-//! 6. providers (`providers`);
+//! 6. providers (`providers`), and rules about them (`security`);
 //! 7. the layout as a whole: what could starve an RPC (`layout`).
 //!
 //! Every step reports into [`Findings`] and goes on with what it has, so that one run finds all
@@ -25,6 +25,7 @@ mod network;
 mod providers;
 mod roles;
 mod scalars;
+mod security;
 mod trace;
 
 use std::time::Duration;
@@ -41,6 +42,7 @@ use crate::document::margo::{
 use crate::document::mercury::Mercury;
 use crate::document::monitoring::MonitoringOptions;
 use crate::document::network::{NetworkOptions, ProcOptions};
+use crate::document::security::ResolvedSecurity;
 use crate::document::subnet::IpSubnet;
 use crate::document::trace::TraceOptions;
 use crate::read::lacks::Lacks;
@@ -141,6 +143,8 @@ pub struct Resolved {
     pub proc: ProcOptions,
     /// How the transport treats its peers.
     pub network: NetworkOptions,
+    /// The rules of who may call what; `None`: everybody may call everything.
+    pub security: Option<ResolvedSecurity>,
     /// Index of the pool whose xstreams take part in large copies.
     pub copy_pool: Option<usize>,
     /// Without effect, see the document.
@@ -441,6 +445,7 @@ impl Config {
         let copy_pool = network::check(self, &layout, &mut found);
         let monitor = monitor(self, env, &mut found);
         let admission = admission::resolve(&self.margo.admission, &layout, &mut found);
+        let security = security::resolve(self, &providers, &mut found);
         layout::check(self, &layout, &roles, &mut found);
 
         let Findings { errors, warnings, .. } = found;
@@ -448,8 +453,7 @@ impl Config {
             return Looked { resolved: None, errors };
         }
         // With errors the first one stands in for one that was not found.
-        let progress_pool = roles.progress.unwrap_or_default();
-        let rpc_pool = roles.rpc.unwrap_or_default();
+        let [progress_pool, rpc_pool] = [roles.progress, roles.rpc].map(Option::unwrap_or_default);
         let millis = |value: u32| Duration::from_millis(value.into());
         let resolved = Resolved {
             pools: layout.pools,
@@ -486,6 +490,7 @@ impl Config {
             bulk: self.margo.bulk.clone(),
             proc: self.margo.proc.clone(),
             network: self.margo.network.clone(),
+            security,
             copy_pool,
             handle_cache_size: self.handle_cache_size as usize,
             spin_max: Duration::from_micros(self.margo.spin_max_usec.into()),

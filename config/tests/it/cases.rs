@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use margo_config::{Config, ConfigFlags, Warning};
 use serde_json::Value;
 
-const TABLES: [(&str, &str); 8] = [
+const TABLES: [(&str, &str); 9] = [
     ("accepted", include_str!("../cases/accepted.json")),
     ("exact", include_str!("../cases/exact.json")),
     ("wrong-types", include_str!("../cases/wrong-types.json")),
@@ -23,6 +23,7 @@ const TABLES: [(&str, &str); 8] = [
     ("rpc-layer", include_str!("../cases/rpc-layer.json")),
     ("shards", include_str!("../cases/shards.json")),
     ("margo-object", include_str!("../cases/margo-object.json")),
+    ("security", include_str!("../cases/security.json")),
     ("keys-and-syntax", include_str!("../cases/keys-and-syntax.json")),
 ];
 

@@ -16,7 +16,7 @@ pub(crate) enum ResponsePath {
     Network(Tag),
     /// To a call to ourselves.
     Local(OpRef),
-    /// No peer: there is no answer.
+    /// To nobody: a call to ourselves without an answer.
     None,
 }
 

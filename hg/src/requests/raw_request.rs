@@ -97,6 +97,14 @@ impl RawRequest {
         if self.header.no_response { None } else { CallKey::of(self.path) }
     }
 
+    /// Returns whether this core, or another one of its group, called itself, which no peer can
+    /// pretend. `false` also where calls to ourselves take the network
+    /// ([`HgOptions::loopback`](crate::HgOptions::loopback)).
+    #[inline]
+    pub fn is_from_ourselves(&self) -> bool {
+        !matches!(self.path, ResponsePath::Network(_))
+    }
+
     /// Returns whether so many requests were held when it came, of those that may be
     /// ([`HgOptions::requests_max`](crate::HgOptions::requests_max)), that whose they are is to be
     /// looked at.

@@ -93,6 +93,7 @@ impl Metrics {
             ("busy", stats.requests_busy),
             ("closing", stats.requests_refused.saturating_sub(stats.requests_no_ult)),
             ("no_ult", stats.requests_no_ult),
+            ("not_allowed", stats.requests_not_allowed),
             ("not_registered", network.not_registered),
             ("undecodable", stats.arguments_undecodable),
         ];

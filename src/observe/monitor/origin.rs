@@ -329,8 +329,8 @@ fn outcome_of(payload: &[u8]) -> CallOutcome {
         return CallOutcome::Ok;
     }
     match margo::split_response(payload) {
-        Ok((code, body)) if margo::read_failure(body).is_some() => CallOutcome::of_code(code),
-        Ok(_) => CallOutcome::Failed,
+        Ok((code, body)) => margo::read_failure(body)
+            .map_or(CallOutcome::Failed, |detail| CallOutcome::of_answer(code, &detail)),
         // One that has no response has no code.
         Err(_) => CallOutcome::Ok,
     }

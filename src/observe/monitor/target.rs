@@ -165,11 +165,11 @@ impl Monitoring {
         (origin, request): (&Addr, &RawRequest),
         served: Serving<'_>,
         arrived: Option<Moment>,
-        code: ReturnCode,
+        outcome: RequestOutcome,
     ) {
         match self.mode() {
             0 => {}
-            mode => self.observe_refusal(mode, (origin, request), served, arrived, code),
+            mode => self.observe_refusal(mode, (origin, request), served, arrived, outcome),
         }
     }
 
@@ -180,13 +180,12 @@ impl Monitoring {
         (origin, request): (&Addr, &RawRequest),
         served: Serving<'_>,
         arrived: Option<Moment>,
-        code: ReturnCode,
+        outcome: RequestOutcome,
     ) {
         let rpc = || served.rpc;
         let (row, weight) = self.begin_request(mode, CountedCall::NOT, (origin, request), rpc);
         let trace = self.trace_of(request);
         let row_of_span = if weight.is_some() { row } else { 0 };
-        let outcome = RequestOutcome::of_code(code);
         self.end_request(row, outcome);
         if let Some(weight) = weight.or(self.recorded(trace)) {
             let now = Moment::now();

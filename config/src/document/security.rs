@@ -1,0 +1,235 @@
+//! `margo.security`: rules of who may call what.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::subnet::IpSubnet;
+
+/// Most rules in one list.
+pub(crate) const RULES_MAX: usize = 4096;
+
+/// Rules of who may call what. Without this object everybody may call everything; with it, only
+/// what a rule of `allow` says and no rule of `deny` takes back.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let text = r#"{ "margo": {
+///     "providers": [{ "type": "kv", "provider_id": 3 }],
+///     "security": {
+///         "roles": { "admin": ["uid:0", "uid:self"] },
+///         "allow": [
+///             { "who": "role:admin" }, { "who": "anyone", "provider": "kv", "rpc": "get*" }
+///         ],
+///         "deny": [{ "name": "guests", "who": "uid:1001" }]
+///     }
+/// } }"#;
+/// let security = Config::from_json(text)?.resolve(&|_| None)?.security.expect("it is there");
+/// assert!(security.allow[1].is_about("get_many", 3) && !security.allow[1].is_about("put", 3));
+/// assert_eq!((&*security.allow[0].name, &*security.deny[0].name), ("allow[0]", "guests"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct SecurityOptions {
+    /// Calls that are allowed, at most 4096 rules. Default none.
+    pub allow: Vec<Rule>,
+    /// Calls that are refused, whatever `allow` says, at most 4096 rules. Default none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deny: Vec<Rule>,
+    /// Names for several callers, as `who` of a rule lists them: `"uid:…"` and `"host:…"`. Default
+    /// `{}`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub roles: BTreeMap<String, Vec<String>>,
+}
+
+/// One rule of [`SecurityOptions`].
+///
+/// ```
+/// use margo_config::Rule;
+///
+/// let readers = Rule {
+///     who: "host:10.0.0.0/8".to_owned(),
+///     rpc: Some("get*".to_owned()),
+///     ..Rule::default()
+/// };
+/// assert_eq!(readers.provider, None, "every provider");
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct Rule {
+    /// Name for the log. Default `allow[<index>]` or `deny[<index>]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The callers: `"uid:1000"` or `"uid:self"`, a user of this host over `na+sm`;
+    /// `"host:10.0.0.0/8"`, a host or subnet over `na+tcp` and `ucx+…`; `"role:admin"`, one of
+    /// `roles`; or `"anyone"`. Required.
+    pub who: String,
+    /// The providers that are called: `"kv"`, those of this document with that type or name;
+    /// `"kv:3"`, the one with that id; `"*"`, all, and RPCs without a provider. Default `"*"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// The names of the RPCs; `*` stands for any text. Default `"*"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rpc: Option<String>,
+}
+
+/// The rules of [`SecurityOptions`], with their names and references resolved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ResolvedSecurity {
+    /// As the document says it.
+    pub options: SecurityOptions,
+    /// The calls that are allowed.
+    pub allow: Vec<ResolvedRule>,
+    /// The calls that are refused all the same.
+    pub deny: Vec<ResolvedRule>,
+}
+
+/// One rule, resolved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ResolvedRule {
+    /// The name that is written, or list and index.
+    pub name: String,
+    /// The callers; those of a role are shared by its rules.
+    pub who: Arc<[Who]>,
+    /// The ids of the providers; `None`: all, and RPCs without one.
+    pub providers: Option<Vec<u16>>,
+    /// The pattern of the names of RPCs.
+    pub rpc: String,
+}
+
+impl ResolvedRule {
+    /// Returns true if the rule concerns calls of that RPC at that provider.
+    pub fn is_about(&self, rpc: &str, provider: u16) -> bool {
+        self.providers.as_ref().is_none_or(|ids| ids.contains(&provider)) && glob(&self.rpc, rpc)
+    }
+
+    /// Returns true if the rule names one RPC, and not a pattern.
+    pub fn names_its_rpc(&self) -> bool {
+        !self.rpc.contains('*')
+    }
+
+    /// Returns true if this rule concerns all that `other` does, as far as that is easily seen.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        let providers = match (&self.providers, &other.providers) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(own), Some(others)) => others.iter().all(|id| own.contains(id)),
+        };
+        // A `*` of the other one is a character that only a `*` of this one matches.
+        providers && glob(&self.rpc, &other.rpc) && self.covers_callers_of(other)
+    }
+
+    fn covers_callers_of(&self, other: &Self) -> bool {
+        /// Pairs of callers that are compared.
+        const PAIRS_MAX: usize = 1000;
+        let is_covered = |who: &Who| self.who.iter().any(|own| own.covers(who));
+        Arc::ptr_eq(&self.who, &other.who)
+            || (self.who.len() * other.who.len() <= PAIRS_MAX && other.who.iter().all(is_covered))
+    }
+}
+
+/// Some callers of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Who {
+    /// Everybody.
+    Anyone,
+    /// The user that the process runs as.
+    OwnUser,
+    /// The user of that id.
+    User(u32),
+    /// The hosts of a subnet. Of IPv6, at most 64 bits count, or it is the loopback address.
+    Host(IpSubnet),
+}
+
+impl Who {
+    fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Anyone, _) => true,
+            (Self::Host(own), Self::Host(other)) => own.bits <= other.bits && own.has(other.ip),
+            _ => self == other,
+        }
+    }
+}
+
+/// Returns true if `text` is of the form `pattern`, where `*` stands for any text.
+fn glob(pattern: &str, text: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(mut left) = text.strip_prefix(first) else { return false };
+    let mut parts = rest.split('*');
+    let last = parts.next_back().unwrap_or_default();
+    for part in parts {
+        // The first place leaves the most for what follows.
+        let Some(at) = left.find(part) else { return false };
+        left = &left[at + part.len()..];
+    }
+    left.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The meaning of a pattern, by trying everything.
+    fn matches(pattern: &[u8], text: &[u8]) -> bool {
+        match pattern.split_first() {
+            None => text.is_empty(),
+            Some((b'*', rest)) => (0..=text.len()).any(|skipped| matches(rest, &text[skipped..])),
+            Some((one, rest)) => text.first() == Some(one) && matches(rest, &text[1..]),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_pattern_means_what_it_says(pattern in "[ab*]{0,6}", text in "[ab]{0,8}") {
+            prop_assert_eq!(glob(&pattern, &text), matches(pattern.as_bytes(), text.as_bytes()));
+        }
+
+        #[test]
+        fn what_a_pattern_covers_it_matches(
+            one in "[ab*]{0,5}", other in "[ab*]{0,5}", text in "[ab]{0,6}",
+        ) {
+            if glob(&one, &other) && glob(&other, &text) {
+                prop_assert!(glob(&one, &text));
+            }
+        }
+    }
+
+    #[test]
+    fn a_rule_covers_those_that_say_less() {
+        let rule = |who: &[Who], providers: Option<&[u16]>, rpc: &str| ResolvedRule {
+            name: String::new(),
+            who: who.into(),
+            providers: providers.map(<[_]>::to_vec),
+            rpc: rpc.to_owned(),
+        };
+        let net = |text| Who::Host(IpSubnet::parse(text).unwrap());
+        let (all, user) = (rule(&[Who::Anyone], None, "*"), [Who::User(1)]);
+        let tens = rule(&[net("10.0.0.0/8"), user[0]], Some(&[1, 2]), "get*");
+        for (who, providers, rpc, is_covered) in [
+            (&user[..], Some(&[1][..]), "get", true),
+            (&[net("10.1.0.0/16"), user[0]], Some(&[2]), "get_*", true),
+            (&[net("10.1.0.0/7")], Some(&[2]), "get", false),
+            (&[net("11.0.0.1")], Some(&[2]), "get", false),
+            (&[net("a00::/8")], Some(&[2]), "get", false),
+            (&[Who::User(2)], Some(&[2]), "get", false),
+            (&[Who::Anyone], Some(&[2]), "get", false),
+            (&user, Some(&[2, 3]), "get", false),
+            (&user, None, "get", false),
+            (&user, Some(&[2]), "ge*", false),
+        ] {
+            let other = rule(who, providers, rpc);
+            assert_eq!(tens.covers(&other), is_covered, "{other:?}");
+            assert!(all.covers(&other), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! The rules of who may call what (`margo.security`).
+//!
+//! The rules that concern an RPC of a provider are compiled when it is registered: callers are
+//! numbers ([`number_of`]), the allowed ones are ranges of them, and a request costs a look at a
+//! few numbers that were allowed lately, or a binary search. Nothing is kept by caller, so nothing
+//! that peers do makes it grow, and a verdict is never out of date: a registration keeps its rules,
+//! and a new one compiles its own.
+//!
+//! Names and roles that peers prove would be further numbers.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hg::ProviderId;
+use margo_config::{IpSubnet, ResolvedRule, ResolvedSecurity, Who};
+
+use crate::Principal;
+
+/// Callers that were allowed lately and are found without a search.
+const RECENT: usize = 16;
+
+// The kinds of callers, above the 64 bits that tell those of a kind apart.
+const UNKNOWN: u128 = 0;
+const USER: u128 = 1 << 64;
+const IPV4: u128 = 2 << 64;
+/// The first 64 bits of the address.
+const IPV6: u128 = 3 << 64;
+const IPV6_LOOPBACK: u128 = 4 << 64;
+const END: u128 = 5 << 64;
+
+/// The rules of an instance.
+pub(crate) struct Rules {
+    security: ResolvedSecurity,
+    own_user: u32,
+}
+
+/// The callers of one RPC of one provider.
+pub(crate) struct Callers {
+    /// Numbers of callers at which an allowed range begins or ends, in turn.
+    edges: Box<[u128]>,
+    /// Allowed callers, each at the place that its number has; 0: none. Relaxed: a number says all.
+    recent: [AtomicU64; RECENT],
+}
+
+fn number_of(caller: Principal) -> u128 {
+    match caller {
+        Principal::User(id) => USER | u128::from(id),
+        Principal::Host(IpAddr::V4(ip)) => IPV4 | u128::from(u32::from(ip)),
+        Principal::Host(IpAddr::V6(Ipv6Addr::LOCALHOST)) => IPV6_LOOPBACK,
+        Principal::Host(IpAddr::V6(ip)) => IPV6 | (u128::from(ip) >> 64),
+        _ => UNKNOWN,
+    }
+}
+
+/// The number of a user or of a host with IPv4 in 64 bits, which is not 0. Others come over
+/// networks that take longer than a search.
+#[inline]
+fn short(number: u128) -> Option<u64> {
+    let kind = (number >> 64) as u64;
+    matches!(kind, 1 | 2).then_some(kind << 32 | number as u64)
+}
+
+impl Rules {
+    pub(crate) fn new(security: ResolvedSecurity) -> Self {
+        Self { security, own_user: rustix::process::geteuid().as_raw() }
+    }
+
+    /// Compiles what concerns an RPC of a provider.
+    pub(crate) fn of(&self, rpc: &str, provider: ProviderId) -> Callers {
+        let mut changes = Vec::new();
+        let ResolvedSecurity { allow, deny, .. } = &self.security;
+        for (rules, is_deny) in [(allow, false), (deny, true)] {
+            for rule in rules.iter().filter(|rule| rule.is_about(rpc, provider.get())) {
+                let who = rule.who.iter().filter(|who| is_deny || may(rule, who, rpc, provider));
+                for (from, to) in who.flat_map(|who| self.ranges(who)) {
+                    changes.extend([(from, is_deny, 1), (to, is_deny, -1)]);
+                }
+            }
+        }
+        Callers { edges: edges(changes), recent: [const { AtomicU64::new(0) }; RECENT] }
+    }
+
+    /// Says for the log why a caller is refused.
+    #[cold]
+    pub(crate) fn reason(&self, rpc: &str, provider: ProviderId, caller: Principal) -> String {
+        let number = number_of(caller);
+        let is_in = |who: &Who| self.ranges(who).any(|(from, to)| (from..to).contains(&number));
+        let denies =
+            |rule: &&ResolvedRule| rule.is_about(rpc, provider.get()) && rule.who.iter().any(is_in);
+        match self.security.deny.iter().find(denies) {
+            Some(rule) => format!("the rule {:?} denies it", rule.name),
+            None => "no rule allows it".to_owned(),
+        }
+    }
+
+    /// The numbers of some callers: one range, or two.
+    fn ranges(&self, who: &Who) -> impl Iterator<Item = (u128, u128)> + use<> {
+        let one = |number| (number, number + 1);
+        let (first, second) = match who {
+            Who::Anyone => ((UNKNOWN, END), None),
+            Who::OwnUser => (one(USER | u128::from(self.own_user)), None),
+            Who::User(id) => (one(USER | u128::from(*id)), None),
+            Who::Host(net) => of_subnet(*net),
+            // A kind of a later version of the document, which names none that is known here.
+            _ => ((END, END), None),
+        };
+        [Some(first), second].into_iter().flatten()
+    }
+}
+
+/// Returns whether a rule allows these callers an RPC. One of the instance itself, which ends it or
+/// looks at it, is for everybody only where a rule names it.
+fn may(rule: &ResolvedRule, who: &Who, rpc: &str, provider: ProviderId) -> bool {
+    let is_own = provider == ProviderId::DEFAULT && rpc.starts_with("__") && rpc.ends_with("__");
+    !is_own || *who != Who::Anyone || rule.names_its_rpc()
+}
+
+fn of_subnet(net: IpSubnet) -> ((u128, u128), Option<(u128, u128)>) {
+    // So many numbers have the same first bits.
+    let range = |kind: u128, bits: u128, free: u32| {
+        let first = bits >> free << free;
+        (kind | first, (kind | first) + (1 << free))
+    };
+    let loopback = (IPV6_LOOPBACK, IPV6_LOOPBACK + 1);
+    let bits = u32::from(net.bits);
+    match net.ip {
+        IpAddr::V4(ip) => (range(IPV4, u32::from(ip).into(), 32 - bits), None),
+        // Of the others at most 64 bits are given.
+        IpAddr::V6(_) if bits > 64 => (loopback, None),
+        IpAddr::V6(ip) => {
+            let prefix = range(IPV6, u128::from(ip) >> 64, 64 - bits);
+            (prefix, (prefix.0 == IPV6).then_some(loopback))
+        }
+    }
+}
+
+/// The edges of what is allowed and not denied, from the places where a rule begins and ends.
+fn edges(mut changes: Vec<(u128, bool, i32)>) -> Box<[u128]> {
+    changes.sort_unstable();
+    let (mut edges, mut is_inside, [mut allows, mut denies]) = (Vec::new(), false, [0; 2]);
+    for at in changes.chunk_by(|one, other| one.0 == other.0) {
+        for (_, is_deny, change) in at {
+            *(if *is_deny { &mut denies } else { &mut allows }) += change;
+        }
+        if is_inside != (allows > 0 && denies == 0) {
+            is_inside = !is_inside;
+            edges.push(at[0].0);
+        }
+    }
+    edges.into()
+}
+
+impl Callers {
+    /// Returns whether this one may call.
+    #[inline]
+    pub(crate) fn may(&self, caller: Principal) -> bool {
+        let number = number_of(caller);
+        let place = short(number).map(|short| (&self.recent[short as usize % RECENT], short));
+        place.is_some_and(|(place, short)| place.load(Ordering::Relaxed) == short)
+            || self.search(number, place)
+    }
+
+    #[inline(never)]
+    fn search(&self, number: u128, place: Option<(&AtomicU64, u64)>) -> bool {
+        let is_allowed = self.edges.partition_point(|edge| *edge <= number) % 2 == 1;
+        if let Some((place, short)) = place.filter(|_| is_allowed) {
+            place.store(short, Ordering::Relaxed);
+        }
+        is_allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use margo_config::{Config, Rule, SecurityOptions};
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    use super::*;
+
+    const RPCS: [&str; 5] = ["get", "get_all", "put", "__shutdown__", "__ping__"];
+    const PROVIDERS: [u16; 3] = [1, 2, u16::MAX];
+
+    fn callers() -> Vec<Principal> {
+        let hosts = [
+            "10.0.0.1",
+            "10.1.2.3",
+            "11.0.0.0",
+            "127.0.0.1",
+            "0.0.0.0",
+            "255.255.255.255",
+            "::1",
+            "::2",
+            "2001:db8:0:1::9",
+            "2001:db8:0:2::9",
+            "ffff:ffff:ffff:ffff::1",
+        ];
+        let hosts = hosts.map(|ip| Principal::of_host(ip.parse().unwrap()));
+        let own = rustix::process::geteuid().as_raw();
+        let users = [0, 1, 1000, u32::MAX, own].map(Principal::User);
+        hosts.into_iter().chain(users).chain([Principal::Unknown]).collect()
+    }
+
+    /// Reads `who` of a rule anew, and bit by bit.
+    fn is_meant(who: &str, caller: Principal) -> bool {
+        let bits = |ip: IpAddr| -> Vec<bool> {
+            let bytes = match ip {
+                IpAddr::V4(ip) => ip.octets().to_vec(),
+                IpAddr::V6(ip) => ip.octets().to_vec(),
+            };
+            bytes.iter().flat_map(|byte| (0..8).rev().map(move |at| byte >> at & 1 == 1)).collect()
+        };
+        match (who.split_once(':'), caller) {
+            (None, _) => who == "anyone",
+            (Some(("uid", "self")), Principal::User(id)) => {
+                id == rustix::process::geteuid().as_raw()
+            }
+            (Some(("uid", id)), Principal::User(user)) => id == user.to_string(),
+            (Some(("host", net)), Principal::Host(ip)) => {
+                let (net, len) = net.split_once('/').unwrap_or((net, "128"));
+                let net = bits(net.parse().unwrap());
+                let len = net.len().min(len.parse().unwrap());
+                net.len() == bits(ip).len() && net[..len] == bits(ip)[..len]
+            }
+            _ => false,
+        }
+    }
+
+    /// A rule: callers, provider, RPC.
+    type Written = (&'static str, &'static str, &'static str);
+
+    fn written() -> impl Strategy<Value = Vec<Written>> {
+        let who = select(
+            &[
+                "anyone",
+                "uid:self",
+                "uid:0",
+                "uid:1000",
+                "uid:4294967295",
+                "host:10.0.0.0/8",
+                "host:10.1.2.3",
+                "host:0.0.0.0/1",
+                "host:255.255.255.255",
+                "host:::1",
+                "host:::/64",
+                "host:2001:db8::/32",
+                "host:2001:db8:0:1::/64",
+                "host:8000::/1",
+                "role:mixed",
+            ][..],
+        );
+        let rpc = select(&["*", "get*", "get", "*t", "__shutdown__", "__*", "put"][..]);
+        proptest::collection::vec((who, select(&["*", "kv:1", "kv:2"][..]), rpc), 0..6)
+    }
+
+    const MIXED: [&str; 3] = ["uid:1", "host:127.0.0.1", "host:11.0.0.0/16"];
+
+    fn compiled(allow: &[Written], deny: &[Written]) -> Rules {
+        let list = |rules: &[Written]| -> Vec<_> {
+            let rule = |&(who, provider, rpc): &Written| Rule {
+                name: None,
+                who: who.to_owned(),
+                provider: Some(provider.to_owned()),
+                rpc: Some(rpc.to_owned()),
+            };
+            rules.iter().map(rule).collect()
+        };
+        let mixed = MIXED.map(str::to_owned).to_vec();
+        let roles = BTreeMap::from([("mixed".to_owned(), mixed)]);
+        let mut config = Config::default();
+        config.margo.security =
+            Some(SecurityOptions { allow: list(allow), deny: list(deny), roles });
+        Rules::new(config.resolve(&|_| None).unwrap().security.unwrap())
+    }
+
+    /// The meaning of the rules, one after the other.
+    fn is_allowed(
+        (allow, deny): (&[Written], &[Written]),
+        (rpc, provider, caller): (&str, u16, Principal),
+    ) -> bool {
+        let concerns = |&(who, of, pattern): &Written| {
+            let is_about = match pattern {
+                "*" => true,
+                "get*" => rpc.starts_with("get"),
+                "*t" => rpc.ends_with('t'),
+                "__*" => rpc.starts_with("__"),
+                name => rpc == name,
+            };
+            let of_provider = of == "*" || of == format!("kv:{provider}");
+            let one_of = |who: &str| match who {
+                "role:mixed" => MIXED.iter().any(|member| is_meant(member, caller)),
+                who => is_meant(who, caller),
+            };
+            is_about && of_provider && one_of(who)
+        };
+        let allows = |rule: &&Written| {
+            let is_own = rpc.starts_with("__") && provider == u16::MAX;
+            concerns(rule) && (!is_own || rule.0 != "anyone" || rule.2 == rpc)
+        };
+        allow.iter().any(|rule| allows(&rule)) && !deny.iter().any(concerns)
+    }
+
+    proptest! {
+        #[test]
+        fn compiled_rules_mean_what_they_say(allow in written(), deny in written()) {
+            let rules = compiled(&allow, &deny);
+            for (rpc, provider) in RPCS.iter().flat_map(|rpc| PROVIDERS.map(|id| (*rpc, id))) {
+                let compiled = rules.of(rpc, ProviderId::new(provider));
+                for caller in callers() {
+                    let expected = is_allowed((&allow, &deny), (rpc, provider, caller));
+                    let about = format!("{rpc} of {provider} by {caller}");
+                    prop_assert_eq!(compiled.may(caller), expected, "{}", about);
+                    prop_assert_eq!(compiled.may(caller), expected, "{} again", about);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_allowed_lately_makes_room_for_others_and_for_nobody_else() {
+        let all = [("host:10.0.0.0/8", "*", "*"), ("uid:1000", "*", "*")];
+        let compiled = compiled(&all, &[]).of("get", ProviderId::new(1));
+        for n in 0..1000_u32 {
+            let host = |first: u32| Principal::Host(IpAddr::V4((first << 24 | n).into()));
+            assert!(compiled.may(host(10)) && !compiled.may(host(11)), "{n}");
+            assert_eq!(compiled.may(Principal::User(n + 500)), n == 500);
+        }
+    }
+
+    #[test]
+    fn the_log_names_the_rule_that_denies() {
+        let rules = compiled(&[("anyone", "*", "*")], &[("uid:7", "*", "put")]);
+        let why = |rpc, caller| rules.reason(rpc, ProviderId::new(1), caller);
+        assert_eq!(why("put", Principal::User(7)), "the rule \"deny[0]\" denies it");
+        assert_eq!(why("get", Principal::User(7)), "no rule allows it");
+    }
+}

@@ -1,0 +1,257 @@
+//! Rules of who may call what (`margo.security`): over shared memory by user, over TCP by host.
+
+use crate::common::{PATIENCE, TRANSPORTS, shards};
+use margo::config::{Config, Shards};
+use margo::errors::{MetricsError, ShutdownRemoteError};
+use margo::{ForwardError, Instance, InstanceBuilder, OneWay, Principal, ProviderHandle};
+use margo::{ProviderId, Rpc};
+use ult::Semaphore;
+
+const GET: Rpc<u64, u64> = Rpc::new("get");
+const PUT: Rpc<u64, u64> = Rpc::new("put");
+const WHO: Rpc<u64, u64> = Rpc::new("who");
+const TELL: OneWay<()> = OneWay::new("tell");
+const KV: ProviderId = ProviderId::new(3);
+
+/// A service with rules, with a client in the same process, which is a caller as any other.
+struct Ruled {
+    service: Instance,
+    client: Instance,
+    kv: Option<margo::Provider>,
+}
+
+impl Ruled {
+    fn new(transport: &str, security: &str) -> Self {
+        let document = format!(
+            r#"{{ "margo": {{
+                "address": "{transport}", "remote_shutdown": true, "metrics": {{ "remote": true }},
+                "security": {security}
+            }} }}"#
+        );
+        let mut config = Config::from_json(&document).unwrap();
+        if shards() > 1 {
+            config.margo.shards = Some(Shards::Count(shards()));
+        }
+        let service = InstanceBuilder::from_config(config).start().unwrap();
+        let own = transport.split("://").next().unwrap();
+        let client = Instance::builder(format!("{own}://")).listen(false).start().unwrap();
+        let mut ruled = Self { service, client, kv: None };
+        ruled.serve();
+        ruled
+    }
+
+    fn serve(&mut self) {
+        let kv = self.service.provider(KV, &self.service.layout().rpc_pool());
+        for rpc in [GET, PUT] {
+            kv.serve(rpc).function(|n| n + 1).unwrap();
+        }
+        self.kv = Some(kv);
+    }
+
+    fn target(&self, id: ProviderId) -> ProviderHandle {
+        ProviderHandle::new(self.client.lookup(self.service.self_addr().uri()).unwrap(), id)
+    }
+
+    fn call(&self, rpc: Rpc<u64, u64>) -> Result<u64, ForwardError> {
+        self.client.forward_timed(rpc, &self.target(KV), &1, PATIENCE)
+    }
+
+    fn may(&self, rpc: Rpc<u64, u64>) -> bool {
+        match self.call(rpc) {
+            Ok(answer) => {
+                assert_eq!(answer, 2);
+                true
+            }
+            Err(error) => {
+                let never_ran = error.never_ran();
+                assert!(matches!(error, ForwardError::Permission { .. }) && never_ran, "{error}");
+                false
+            }
+        }
+    }
+
+    fn refused(&self) -> u64 {
+        self.service.monitoring().stats().requests_not_allowed
+    }
+
+    fn end(self) {
+        drop(self.kv);
+        self.client.finalize_and_wait().unwrap();
+        self.service.finalize_and_wait().unwrap();
+    }
+}
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Rules by which this process may call over that transport, and by which it may not.
+fn mine_and_others(transport: &str) -> [String; 2] {
+    match transport.starts_with("na+sm") {
+        true => ["uid:self".to_owned(), format!("uid:{}", own_user() + 1)],
+        false => ["host:127.0.0.0/8".to_owned(), "host:10.0.0.0/8".to_owned()],
+    }
+}
+
+#[test]
+fn what_a_rule_allows_is_served_and_nothing_else() {
+    for transport in TRANSPORTS {
+        let [mine, others] = mine_and_others(transport);
+        let ruled = Ruled::new(
+            transport,
+            &format!(
+                r#"{{ "allow": [{{ "who": "{mine}", "provider": "kv:3", "rpc": "get*" }},
+                    {{ "who": "{others}" }}] }}"#
+            ),
+        );
+        assert!(ruled.may(GET) && !ruled.may(PUT) && ruled.may(GET), "over {transport}");
+        assert_eq!(ruled.refused(), 1);
+        let metrics = ruled.service.metrics().prometheus();
+        let sample = "margo_requests_refused_total{reason=\"not_allowed\"} 1\n";
+        assert!(metrics.contains(sample), "{metrics}");
+
+        // The same RPC without a provider is another one.
+        ruled.service.serve(GET).function(|n| n).unwrap();
+        let target = ruled.target(ProviderId::DEFAULT);
+        let refused = ruled.client.forward_timed(GET, &target, &1, PATIENCE).unwrap_err();
+        assert!(matches!(refused, ForwardError::Permission { .. }), "{refused}");
+        ruled.end();
+    }
+}
+
+#[test]
+fn denied_is_denied_whoever_allows_it() {
+    for transport in TRANSPORTS {
+        let [mine, others] = mine_and_others(transport);
+        let ruled = Ruled::new(
+            transport,
+            &format!(
+                r#"{{ "roles": {{ "all": ["{mine}", "{others}"] }},
+                    "allow": [{{ "who": "anyone" }}],
+                    "deny": [{{ "who": "role:all", "rpc": "put" }}, {{ "who": "{others}" }}] }}"#
+            ),
+        );
+        assert!(ruled.may(GET) && !ruled.may(PUT), "over {transport}");
+        ruled.end();
+    }
+}
+
+#[test]
+fn without_rules_everybody_may_call() {
+    for transport in TRANSPORTS {
+        let ruled = Ruled::new(transport, "null");
+        assert!(ruled.may(GET) && ruled.may(PUT));
+        ruled.client.network().metrics_of(ruled.target(KV).addr()).unwrap();
+        ruled.end();
+    }
+}
+
+#[test]
+fn an_instance_may_call_itself() {
+    for transport in TRANSPORTS {
+        let ruled = Ruled::new(transport, r#"{ "allow": [] }"#);
+        assert!(!ruled.may(GET));
+        let own = ProviderHandle::new(ruled.service.self_addr(), KV);
+        assert_eq!(ruled.service.forward(GET, &own, &1).unwrap(), 2);
+        ruled.end();
+    }
+}
+
+#[test]
+fn anyone_may_not_end_an_instance_or_look_at_it_unless_a_rule_says_so() {
+    for transport in TRANSPORTS {
+        let ruled = Ruled::new(
+            transport,
+            r#"{ "allow": [{ "who": "anyone" }, { "who": "anyone", "rpc": "__*" },
+                { "who": "anyone", "rpc": "__metrics__" }] }"#,
+        );
+        assert!(ruled.may(GET) && ruled.may(PUT));
+        let (network, address) = (ruled.client.network(), ruled.target(KV).addr().clone());
+        network.metrics_of(&address).unwrap();
+        let refused = network.shutdown_remote(&address).unwrap_err();
+        let is_permission =
+            matches!(refused, ShutdownRemoteError::Forward(ForwardError::Permission { .. }));
+        assert!(is_permission, "{refused}");
+        assert!(!ruled.service.is_finalizing());
+        ruled.end();
+
+        let [mine, _] = mine_and_others(transport);
+        let ruled = Ruled::new(
+            transport,
+            &format!(
+                r#"{{ "allow": [{{ "who": "{mine}" }}],
+                    "deny": [{{ "who": "anyone", "rpc": "__metrics__" }}] }}"#
+            ),
+        );
+        let (network, address) = (ruled.client.network(), ruled.target(KV).addr().clone());
+        let refused = network.metrics_of(&address).unwrap_err();
+        let is_permission =
+            matches!(refused, MetricsError::Forward(ForwardError::Permission { .. }));
+        assert!(is_permission, "{refused}");
+        network.shutdown_remote(&address).unwrap();
+        ruled.end();
+    }
+}
+
+#[test]
+fn a_provider_that_comes_back_is_judged_anew() {
+    let [mine, _] = mine_and_others(TRANSPORTS[0]);
+    let rules =
+        format!(r#"{{ "allow": [{{ "who": "{mine}", "provider": "kv:3", "rpc": "get" }}] }}"#);
+    let mut ruled = Ruled::new(TRANSPORTS[0], &rules);
+    assert!(ruled.may(GET) && !ruled.may(PUT));
+    ruled.kv = None;
+    assert!(matches!(ruled.call(GET), Err(ForwardError::NotRegistered { .. })));
+    // Others have the id, and serve the same RPCs.
+    let other = ruled.service.provider(ProviderId::new(4), &ruled.service.layout().rpc_pool());
+    other.serve(GET).function(|n| n).unwrap();
+    let refused = ruled.client.forward_timed(GET, &ruled.target(other.id()), &1, PATIENCE);
+    assert!(matches!(refused, Err(ForwardError::Permission { .. })));
+    ruled.serve();
+    assert!(ruled.may(GET) && !ruled.may(PUT));
+    let kv = ruled.kv.as_ref().unwrap();
+    kv.set_pool(&ruled.service.layout().progress_pool()).unwrap();
+    assert!(ruled.may(GET) && !ruled.may(PUT), "rules go with it to another pool");
+    drop(other);
+    ruled.end();
+}
+
+#[test]
+fn one_way_requests_that_are_not_allowed_are_dropped() {
+    let ruled = Ruled::new(TRANSPORTS[0], r#"{ "allow": [{ "who": "uid:self", "rpc": "get" }] }"#);
+    let told = std::sync::Arc::new(Semaphore::new(0));
+    let tell = told.clone();
+    ruled.service.serve(TELL).handler(move |_| tell.release(1)).unwrap();
+    ruled.client.send(TELL, &ruled.target(ProviderId::DEFAULT), &()).unwrap();
+    // It has arrived before.
+    while ruled.refused() == 0 {
+        assert!(ruled.may(GET));
+    }
+    assert!(told.try_acquire(1).is_none());
+    ruled.end();
+}
+
+#[test]
+fn a_handler_knows_who_calls() {
+    for transport in TRANSPORTS {
+        let ruled = Ruled::new(transport, "null");
+        let expected = match transport.starts_with("na+sm") {
+            true => Principal::User(own_user()),
+            false => Principal::of_host([127, 0, 0, 1].into()),
+        };
+        let is_known = move |who: Principal| match who {
+            who if who == expected => 1,
+            Principal::Unknown => 2,
+            _ => 3,
+        };
+        let answer = move |handle: margo::Handle<u64, u64>| {
+            let _ = handle.respond(&is_known(handle.principal()));
+        };
+        ruled.service.register(WHO, answer).unwrap();
+        let target = ruled.target(ProviderId::DEFAULT);
+        assert_eq!(ruled.client.forward(WHO, &target, &0).unwrap(), 1, "over {transport}");
+        let own = ProviderHandle::from(ruled.service.self_addr());
+        assert_eq!(ruled.service.forward(WHO, &own, &0).unwrap(), 2, "calls to itself");
+        ruled.end();
+    }
+}
