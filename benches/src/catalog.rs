@@ -461,6 +461,7 @@ fn rpc_cases() -> Vec<Case> {
         row("rtt.default", Nanoseconds, Default, target, null::rtt);
         if sm {
             row("rtt.stats", Nanoseconds, Poll, TimesFloor(1.03), null::rtt_stats);
+            row("rtt.rules", Nanoseconds, Poll, TimesFloor(1.01), null::rtt_rules);
         }
         row("idle_cpu", Percent, Default, Limit(1.0), null::idle_cpu);
         row("rate32", PerSecond, Poll, Limit(if sm { 4e6 } else { 0.8e6 }), null::rate);

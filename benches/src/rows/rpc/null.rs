@@ -8,19 +8,23 @@
 //! - `rpc.sm.rtt.stats`: as `rtt.poll` with statistics on at both ends as by default; times are
 //!   averages of batches, so that the few calls whose times are looked at are in them. Floor: the
 //!   same with statistics off, alternating.
+//! - `rpc.sm.rtt.rules`: as `rtt.poll` at a target with 1,000 rules of who may call what, each of
+//!   another user, all about every RPC; times are averages of batches. Floor: the same at a target
+//!   without rules, alternating. The two targets are instances in one process, whose xstream polls
+//!   for both, so that neither time is that of `rtt.poll`.
 //! - `rpc.{sm,tcp}.rate32`: completed calls per second with 32 such callers, over the whole time;
 //!   percentiles of time slices. No floor.
 //! - `rpc.{sm,tcp}.idle_cpu`: share of one core that an idle instance with default settings uses
 //!   after some calls, the busier of the two processes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use margo::{Instance, ProviderHandle, Rpc};
 
 use super::pair::{Pair, Settings, Told, during_call, serve};
-use crate::base::{Deadline, Doing, Effort, Figure, Result, Samples, cpu_time};
+use crate::base::{Deadline, Doing, Effort, Failure, Figure, Result, Samples, cpu_time};
 use crate::floors::channel::{self, Channel};
 use crate::floors::transport::{Offer, join};
 use crate::process::Context;
@@ -32,6 +36,12 @@ const FLOOR: Rpc<(), Told> = Rpc::new("bench_floor_rtt");
 
 /// Switches statistics on or off at the target.
 const STATISTICS: Rpc<bool, ()> = Rpc::new("bench_statistics");
+
+/// Starts an instance with rules beside the target, and tells its address.
+const RULED: Rpc<(), Result<String, String>> = Rpc::new("bench_ruled");
+
+/// Rules of the row about them.
+const RULES: u32 = 1000;
 
 /// ULTs of the rate rows.
 const CALLERS: usize = 32;
@@ -52,6 +62,15 @@ pub(crate) fn peer(context: &Context, settings: Settings, place: &[u8]) -> Resul
         instance.register(NULL, |request| drop(request.respond(&())))?;
         instance.serve(STATISTICS).returning(|request| {
             switch_statistics(request.instance(), *request.args());
+        })?;
+        let ruled = OnceLock::new();
+        instance.serve(RULED).returning(move |request| {
+            let started = start_ruled(request.instance(), settings);
+            let started = started.map_err(|failure| failure.to_string())?;
+            let address = started.self_addr().uri().to_owned();
+            // It ends with the target.
+            let _ = ruled.set(started);
+            Ok(address)
         })?;
         instance.register(FLOOR, move |request| {
             let mut floor = floor.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,6 +121,39 @@ pub(crate) fn rtt_stats(context: &Context, settings: Settings) -> Result<Figure>
     })?;
     pair.stop(context.deadline)?;
     Ok(Figure::latency(rounds))
+}
+
+/// Rows `rpc.*.rtt.rules`.
+pub(crate) fn rtt_rules(context: &Context, settings: Settings) -> Result<Figure> {
+    let (rounds, samples, warmup) = if context.quick { (4, 10, 1) } else { (50, 100, 10) };
+    let effort = Effort { rounds, samples, warmup, round_max: Duration::from_secs(1) };
+    let (pair, _caller) = start(context, settings)?;
+    let (instance, target) = (pair.instance.clone(), pair.target.clone());
+    let rounds = on_ult(&pair.instance.layout().rpc_pool(), context.deadline, move || {
+        let address = instance.forward(RULED, &target, &())?.map_err(Failure::new)?;
+        let ruled = instance.lookup(&address).doing("looking up the target with rules")?.into();
+        let calls = |samples: &mut Samples, to| samples.batched(|| null(&instance, to));
+        let floor = |floors: &mut Samples| calls(floors, &target);
+        effort.in_turns([BATCH, BATCH], floor, |samples| calls(samples, &ruled))
+    })?;
+    pair.stop(context.deadline)?;
+    Ok(Figure::latency(rounds))
+}
+
+/// Starts an instance with rules in the pools of the target.
+fn start_ruled(parent: &Instance, settings: Settings) -> Result<Instance> {
+    let others = (0..RULES - 1).map(|n| format!("uid:{}", 100_000 + 2 * n));
+    let allow: Vec<_> = others
+        .chain(["uid:self".to_owned()])
+        .map(|who| serde_json::json!({ "who": who }))
+        .collect();
+    let document = serde_json::json!({
+        "margo": { "address": settings.transport.uri(), "security": { "allow": allow } },
+        "mercury": { "na_no_block": true },
+    });
+    let ruled = parent.init_child(&document.to_string()).doing("starting a target with rules")?;
+    ruled.register(NULL, |request| drop(request.respond(&())))?;
+    Ok(ruled)
 }
 
 fn switch_statistics(instance: &Instance, on: bool) {
