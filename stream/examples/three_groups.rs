@@ -15,7 +15,8 @@
 use margo_stream::graph::Graph;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut files = std::fs::read_dir("docs")?
+    let mut files = std::fs::read_dir("docs")
+        .map_err(|error| format!("the folder `docs`: {error}"))?
         .map(|entry| Ok(entry?.path()))
         .collect::<Result<Vec<_>, std::io::Error>>()?;
     files.retain(|path| path.is_file());

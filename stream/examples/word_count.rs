@@ -10,8 +10,8 @@ use margo_stream::graph::Graph;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::args().nth(1).unwrap_or_else(|| "docs".to_owned());
-    let files = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
-    let files = files.collect::<Result<Vec<_>, std::io::Error>>()?;
+    let entries = std::fs::read_dir(&folder).map_err(|error| format!("{folder}: {error}"))?;
+    let files = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
 
     let graph = Graph::new();
     let counts = graph

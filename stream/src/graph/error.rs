@@ -1,5 +1,6 @@
 //! [`GraphError`].
 
+use std::fmt;
 use std::sync::Arc;
 
 use margo::config::Errors;
@@ -18,7 +19,7 @@ use super::stop::BoxError;
 ///     other => panic!("{other:?}"),
 /// }
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
     /// The graph is not complete, or contradicts itself.
@@ -110,6 +111,13 @@ pub enum GraphError {
     /// The run has not ended in time.
     #[error("the run has not ended by its deadline")]
     Late,
+}
+
+/// As `Display` has it: a `main` that returns the error says it in words.
+impl fmt::Debug for GraphError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// An error of an edge between groups, on its way to [`GraphError::Peer`].
