@@ -179,8 +179,19 @@ impl Graph {
     }
 }
 
-/// Takes the lock beside the file of an endpoint, which is held for the life of what is returned.
-fn lock(endpoint: &GroupEndpoint) -> Result<Option<File>, GraphError> {
+/// The lock beside the file of an endpoint.
+struct EndpointLock(File);
+
+impl Drop for EndpointLock {
+    fn drop(&mut self) {
+        // Not by closing alone: a child that this process is about to start may have a copy of the
+        // descriptor until it runs its program.
+        let _ = self.0.unlock();
+    }
+}
+
+/// Takes the lock beside the file of an endpoint, if it has one.
+fn lock(endpoint: &GroupEndpoint) -> Result<Option<EndpointLock>, GraphError> {
     let Some(file) = &endpoint.file else { return Ok(None) };
     let path = format!("{file}.lock");
     let address = || endpoint.address.clone();
@@ -188,7 +199,7 @@ fn lock(endpoint: &GroupEndpoint) -> Result<Option<File>, GraphError> {
     let lock = File::options().create(true).append(true).open(&path);
     let lock = lock.map_err(|error| failed(format!("{path}: {error}").into()))?;
     match lock.try_lock() {
-        Ok(()) => Ok(Some(lock)),
+        Ok(()) => Ok(Some(EndpointLock(lock))),
         Err(error) => Err(failed(format!("{path}: is the group running? {error}").into())),
     }
 }
