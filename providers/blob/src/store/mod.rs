@@ -75,6 +75,14 @@ pub(crate) struct Store {
     folders: RwLock<()>,
 }
 
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Not by closing alone: a child that this process is about to start may have a copy of the
+        // descriptor until it runs its program.
+        let _ = rustix::fs::flock(self.root.fd(), FlockOperation::Unlock);
+    }
+}
+
 impl Store {
     /// Opens the directory, makes it if it is missing, and removes what a killed predecessor left.
     pub(crate) fn open(config: &BlobConfig) -> Result<Self, OpenError> {
