@@ -336,9 +336,12 @@ fn wrong_documents_and_programs_are_named() {
     for command in ["run", "plan"] {
         let missing = refused(&[command, "nowhere.json"], 2);
         assert!(missing.starts_with("margo: nowhere.json: No such file"), "{missing}");
-        write(r#"{ "gruops": {} }"#);
+        write(r#"{ "group": {} }"#);
         let wrong = refused(&[command, "graph.json"], 2);
-        assert!(wrong.contains("graph.json is not valid") && wrong.contains("gruops"), "{wrong}");
+        assert!(
+            wrong.contains("graph.json is not valid") && wrong.contains("did you mean \"groups\""),
+            "{wrong}"
+        );
         write(r#"{ "groups": {} }"#);
         assert!(refused(&[command, "graph.json"], 2).contains("groups: there are none"));
         write(r#"{ "groups": { "G1": { "stages": ["read"] } } }"#);
@@ -351,8 +354,8 @@ fn wrong_documents_and_programs_are_named() {
     write(r#"{ "groups": { "G1": { "host": "node7" } } }"#);
     let far = refused(&["run", "graph.json", "--", "true"], 2);
     assert!(far.contains("`G1` is to run on node7, and nothing says how"), "{far}");
-    let nowhere = refused(&["run", "graph.json", "--launcher", "./shs {host}", "--", "true"], 1);
-    assert!(nowhere.contains("cannot start `./shs`"), "{nowhere}");
+    let nowhere = refused(&["run", "graph.json", "--launcher", "./none {host}", "--", "true"], 1);
+    assert!(nowhere.contains("cannot start `./none`"), "{nowhere}");
 }
 
 #[test]
