@@ -10,7 +10,7 @@ use margo_stream::graph::{GraphDocument, GroupNews, Launcher};
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct GroupCommand {
     pub(super) words: Vec<String>,
-    /// Those that the words do not have.
+    /// Variables that the child gets; empty where the words set them, by `env`.
     pub(super) environment: BTreeMap<String, String>,
     /// Something stands between us and the program: it may not be our child.
     pub(super) is_behind: bool,
