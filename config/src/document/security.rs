@@ -79,6 +79,15 @@ pub struct Rule {
 }
 
 /// The rules of [`SecurityOptions`], with their names and references resolved.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let text = r#"{ "margo": { "security": { "allow": [{ "who": "uid:self" }] } } }"#;
+/// let security = Config::from_json(text)?.resolve(&|_| None)?.security.expect("it is there");
+/// assert_eq!((security.allow.len(), security.deny.len()), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResolvedSecurity {
@@ -91,6 +100,16 @@ pub struct ResolvedSecurity {
 }
 
 /// One rule, resolved.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let text = r#"{ "margo": { "security": { "allow": [{ "who": "anyone", "rpc": "get*" }] } } }"#;
+/// let security = Config::from_json(text)?.resolve(&|_| None)?.security.expect("it is there");
+/// let rule = &security.allow[0];
+/// assert!(rule.is_about("get_many", 3) && !rule.names_its_rpc());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResolvedRule {
@@ -136,6 +155,15 @@ impl ResolvedRule {
 }
 
 /// Some callers of a rule.
+///
+/// ```
+/// use margo_config::{Config, Who};
+///
+/// let text = r#"{ "margo": { "security": { "allow": [{ "who": "uid:1000" }] } } }"#;
+/// let security = Config::from_json(text)?.resolve(&|_| None)?.security.expect("it is there");
+/// assert_eq!(*security.allow[0].who, [Who::User(1000)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Who {
