@@ -260,7 +260,7 @@ pub mod prelude {
         ProviderHandle, ProviderId, Rpc,
     };
 }
-pub use na::{Access, Addr, Principal};
+pub use na::{Access, Addr, PeerName, Principal};
 pub use ult::{PoolRef as Pool, Priority, XstreamRef as Xstream};
 
 /// The code of README, guide and reference is compiled and run as documentation tests.

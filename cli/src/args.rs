@@ -56,6 +56,10 @@ pub(crate) enum Command {
     /// Runs the providers of a configuration until Ctrl-C, SIGTERM or the end of its terminal.
     /// SIGUSR1: writes what it does at the moment to standard error, as JSON.
     Serve(ServeArgs),
+    /// Makes the secrets and certificates by which instances know each other over na+tcp
+    /// (`margo.security.tcp`).
+    #[command(subcommand)]
+    Security(SecurityCommand),
     /// Calls a service again and again, and says how long each call takes.
     ///
     /// Every service of margo answers, also while its handlers are stuck; so do those of C Margo,
@@ -101,6 +105,63 @@ pub(crate) enum Command {
     /// Status 0: there is a result; 1: there is none, or it is an error of the service, which
     /// standard error has; 2: the arguments are not those of the method.
     Call(CallArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SecurityCommand {
+    /// Writes a fresh secret for a cluster. Whoever can read the file is a member.
+    ///
+    /// For `"security": { "tcp": { "mode": "cluster_secret", "secret": "FILE" } }`. The file gets
+    /// mode 600 and is not overwritten.
+    NewSecret {
+        /// The file.
+        file: PathBuf,
+        /// Adds the secret to a file that has one: it is accepted, and not yet shown. The next step
+        /// of changing a secret everywhere is --promote.
+        #[arg(long, conflicts_with = "promote")]
+        add: bool,
+        /// Makes the added secret the one that is shown; the other one stays accepted.
+        #[arg(long, conflicts_with = "retire")]
+        promote: bool,
+        /// Removes the secret that is only accepted.
+        #[arg(long)]
+        retire: bool,
+    },
+    /// Makes an authority that issues certificates: DIR/ca.pem, which all instances trust, and
+    /// DIR/ca.key, which nobody but `issue` needs.
+    NewCa {
+        /// The folder. It is made if it is not there.
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+        /// Days for which it is good.
+        #[arg(long, default_value_t = 3650)]
+        days: u32,
+    },
+    /// Issues a certificate for NAME: DIR/NAME.pem and DIR/NAME.key.
+    ///
+    /// For `"security": { "tcp": { "mode": "mutual_tls", "certificate": "DIR/NAME.pem", "key":
+    /// "DIR/NAME.key", "trust": "DIR/ca.pem" } }`.
+    Issue {
+        /// The name by which rules know the instance (`"who": "name:NAME"`).
+        name: String,
+        /// The folder of the authority.
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        ca: PathBuf,
+        /// An address at which the instance is called. Not needed where callers say which names
+        /// they expect (`names`).
+        #[arg(long = "address", value_name = "IP")]
+        addresses: Vec<std::net::IpAddr>,
+        /// Days for which it is good.
+        #[arg(long, default_value_t = 365)]
+        days: u32,
+    },
+    /// Says what is in a file: whose certificate it is, how long it is good, how many secrets it
+    /// has. Never shows a secret.
+    Show {
+        /// Files.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
 }
 
 #[derive(Debug, clap::Args)]

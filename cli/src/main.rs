@@ -20,6 +20,7 @@ mod demo;
 mod info;
 mod new;
 mod ping;
+mod security;
 mod serve;
 mod services;
 mod shutdown;
@@ -60,6 +61,7 @@ fn run(command: Command) -> Result<(), Failure> {
         }
         Command::New(args) => new::run(&args),
         Command::Serve(args) => serve::daemon().serve(&args),
+        Command::Security(command) => security::run(&command),
         Command::Completions { shell } => usage::completions(shell),
         Command::Man { dir } => usage::man(&dir),
         Command::Ping(args) => ping::run(&args),

@@ -81,11 +81,12 @@ pub use na_core::{conformance, group_conformance};
 pub use self::registry::{check_address, ignored, open, open_group, plugin_for, plugins};
 #[cfg(not(loom))]
 pub use na_core::{
-    Access, Addr, AddrFormat, AllocOptions, Arrival, Completion, CopyHelper, DeniedReason, Device,
-    Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem, MemPart, Memory, MsgBuf, OpId,
-    OpenOptions, PeerLink, PeerStats, PeerUsers, Plugin, Principal, RawSegment, Refused,
-    RegionTable, RemoteKeys, RemoteMem, RunBlocking, SharedBuffer, SmOptions, Subnet, Tag,
-    TcpOptions, TrafficClass, Transfer, UcxOptions, Uri, WeakMem, run_blocking_by,
+    Access, Addr, AddrFormat, AllocOptions, Arrival, Certificates, Completion, CopyHelper,
+    DeniedReason, Device, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem, MemPart,
+    Memory, MsgBuf, OpId, OpenOptions, PeerLink, PeerName, PeerStats, PeerUsers, Plugin, Principal,
+    RawSegment, Refused, RegionTable, RemoteKeys, RemoteMem, RunBlocking, SharedBuffer, SmOptions,
+    Subnet, Tag, TcpOptions, TcpSecurity, TrafficClass, Transfer, UcxOptions, Uri, WeakMem,
+    run_blocking_by,
 };
 
 /// The parts that the models in `loom-tests` check.

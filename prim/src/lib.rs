@@ -10,6 +10,7 @@
 //! | [`parts`] | counts the parts of a block of memory that have come back |
 //! | [`OwnLine`] | a value that shares no cache line with its neighbours |
 //! | [`ThreadCells`] | counts that each thread keeps in a line of its own |
+//! | [`glob`] | patterns in which `*` stands for any text |
 //! | [`fork`] | tells a process from the children that were forked off it |
 //! | [`lost`] | wake-ups through a descriptor, and the end of the process if other code closed it |
 //! | [`standard`] | keeps the numbers of standard input, output and error taken |
@@ -26,6 +27,7 @@
 //! that a build without link-time optimisation pays no call for it.
 
 pub mod claim;
+pub mod glob;
 mod lines;
 pub mod lock;
 pub mod panic;

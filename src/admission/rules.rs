@@ -6,15 +6,20 @@
 //! that peers do makes it grow, and a verdict is never out of date: a registration keeps its rules,
 //! and a new one compiles its own.
 //!
-//! Names and roles that peers prove would be further numbers.
+//! Names in certificates are no ranges. A name gets its verdict when it calls for the first time,
+//! and keeps it at the place of its number ([`Verdicts`]); who issues certificates says how many
+//! names there are.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use hg::ProviderId;
 use margo_config::{IpSubnet, ResolvedRule, ResolvedSecurity, Who};
 
-use crate::Principal;
+use prim::glob;
+
+use crate::{PeerName, Principal};
 
 /// Callers that were allowed lately and are found without a search.
 const RECENT: usize = 16;
@@ -26,7 +31,10 @@ const IPV4: u128 = 2 << 64;
 /// The first 64 bits of the address.
 const IPV6: u128 = 3 << 64;
 const IPV6_LOOPBACK: u128 = 4 << 64;
-const END: u128 = 5 << 64;
+/// Members of the cluster: the same three kinds once more.
+const MEMBER: u128 = 3 << 64;
+const NAME: u128 = 8 << 64;
+const END: u128 = 9 << 64;
 
 /// The rules of an instance.
 pub(crate) struct Rules {
@@ -38,6 +46,8 @@ pub(crate) struct Rules {
 pub(crate) struct Callers {
     /// Numbers of callers at which an allowed range begins or ends, in turn.
     edges: Box<[u128]>,
+    /// The rules about names, if there are any: what is above says nothing of these then.
+    names: Option<Box<Names>>,
     /// Allowed callers, each at the place that its number has; 0: none. Relaxed: a number says all.
     recent: [AtomicU64; RECENT],
 }
@@ -45,19 +55,27 @@ pub(crate) struct Callers {
 fn number_of(caller: Principal) -> u128 {
     match caller {
         Principal::User(id) => USER | u128::from(id),
-        Principal::Host(IpAddr::V4(ip)) => IPV4 | u128::from(u32::from(ip)),
-        Principal::Host(IpAddr::V6(Ipv6Addr::LOCALHOST)) => IPV6_LOOPBACK,
-        Principal::Host(IpAddr::V6(ip)) => IPV6 | (u128::from(ip) >> 64),
+        Principal::Host(ip) => number_of_host(ip),
+        Principal::Member(ip) => MEMBER + number_of_host(ip),
+        Principal::Name(name) => NAME | u128::from(name.number()),
         _ => UNKNOWN,
     }
 }
 
-/// The number of a user or of a host with IPv4 in 64 bits, which is not 0. Others come over
-/// networks that take longer than a search.
+fn number_of_host(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => IPV4 | u128::from(u32::from(ip)),
+        IpAddr::V6(Ipv6Addr::LOCALHOST) => IPV6_LOOPBACK,
+        IpAddr::V6(ip) => IPV6 | (u128::from(ip) >> 64),
+    }
+}
+
+/// The number of a user, a name, or a host or member with IPv4 in 64 bits, which is not 0. Others
+/// come over networks that take longer than a search.
 #[inline]
 fn short(number: u128) -> Option<u64> {
     let kind = (number >> 64) as u64;
-    matches!(kind, 1 | 2).then_some(kind << 32 | number as u64)
+    matches!(kind, 1 | 2 | 5 | 8).then_some(kind << 32 | number as u64)
 }
 
 impl Rules {
@@ -67,24 +85,37 @@ impl Rules {
 
     /// Compiles what concerns an RPC of a provider.
     pub(crate) fn of(&self, rpc: &str, provider: ProviderId) -> Callers {
-        let mut changes = Vec::new();
+        let (mut changes, mut names) = (Vec::new(), Names::default());
         let ResolvedSecurity { allow, deny, .. } = &self.security;
         for (rules, is_deny) in [(allow, false), (deny, true)] {
             for rule in rules.iter().filter(|rule| rule.is_about(rpc, provider.get())) {
                 let who = rule.who.iter().filter(|who| is_deny || may(rule, who, rpc, provider));
-                for (from, to) in who.flat_map(|who| self.ranges(who)) {
-                    changes.extend([(from, is_deny, 1), (to, is_deny, -1)]);
+                for who in who {
+                    let ranges = self.ranges(who);
+                    changes.extend(
+                        ranges.flat_map(|(from, to)| [(from, is_deny, 1), (to, is_deny, -1)]),
+                    );
+                    names.add(who, is_deny);
                 }
             }
         }
-        Callers { edges: edges(changes), recent: [const { AtomicU64::new(0) }; RECENT] }
+        let names = names.has_patterns().then(|| Box::new(names));
+        let recent = [const { AtomicU64::new(0) }; RECENT];
+        Callers { edges: edges(changes), names, recent }
     }
 
     /// Says for the log why a caller is refused.
     #[cold]
     pub(crate) fn reason(&self, rpc: &str, provider: ProviderId, caller: Principal) -> String {
         let number = number_of(caller);
-        let is_in = |who: &Who| self.ranges(who).any(|(from, to)| (from..to).contains(&number));
+        let is_in = |who: &Who| {
+            let is_named = |pattern: &str| match caller {
+                Principal::Name(name) => glob::matches(pattern, name.as_str()),
+                _ => false,
+            };
+            self.ranges(who).any(|(from, to)| (from..to).contains(&number))
+                || matches!(who, Who::Name(glob) if is_named(glob))
+        };
         let denies =
             |rule: &&ResolvedRule| rule.is_about(rpc, provider.get()) && rule.who.iter().any(is_in);
         match self.security.deny.iter().find(denies) {
@@ -93,18 +124,23 @@ impl Rules {
         }
     }
 
-    /// The numbers of some callers: one range, or two.
+    /// The numbers of some callers, but for those that have a name: some ranges.
     fn ranges(&self, who: &Who) -> impl Iterator<Item = (u128, u128)> + use<> {
-        let one = |number| (number, number + 1);
-        let (first, second) = match who {
-            Who::Anyone => ((UNKNOWN, END), None),
-            Who::OwnUser => (one(USER | u128::from(self.own_user)), None),
-            Who::User(id) => (one(USER | u128::from(*id)), None),
-            Who::Host(net) => of_subnet(*net),
-            // A kind of a later version of the document, which names none that is known here.
-            _ => ((END, END), None),
+        let one = |number| Some((number, number + 1));
+        let ranges = match who {
+            Who::Anyone => [Some((UNKNOWN, END)), None, None, None],
+            Who::OwnUser => [one(USER | u128::from(self.own_user)), None, None, None],
+            Who::User(id) => [one(USER | u128::from(*id)), None, None, None],
+            Who::Member => [Some((MEMBER + IPV4, NAME)), None, None, None],
+            Who::Host(net) => {
+                let (first, second) = of_subnet(*net);
+                let member = |(from, to)| (MEMBER + from, MEMBER + to);
+                [Some(first), second, Some(member(first)), second.map(member)]
+            }
+            // Names, or a kind of a later version of the document, which is nobody here.
+            _ => [None; 4],
         };
-        [Some(first), second].into_iter().flatten()
+        ranges.into_iter().flatten()
     }
 }
 
@@ -150,6 +186,65 @@ fn edges(mut changes: Vec<(u128, bool, i32)>) -> Box<[u128]> {
     edges.into()
 }
 
+/// The rules about names of one RPC of one provider.
+#[derive(Default)]
+struct Names {
+    allow: Vec<Arc<str>>,
+    deny: Vec<Arc<str>>,
+    /// Anyone is allowed, or denied.
+    anyone: [bool; 2],
+    verdicts: Verdicts,
+}
+
+impl Names {
+    fn add(&mut self, who: &Who, is_deny: bool) {
+        match who {
+            Who::Anyone => self.anyone[usize::from(is_deny)] = true,
+            Who::Name(glob) if is_deny => self.deny.push(glob.clone()),
+            Who::Name(glob) => self.allow.push(glob.clone()),
+            _ => {}
+        }
+    }
+
+    fn has_patterns(&self) -> bool {
+        !self.allow.is_empty() || !self.deny.is_empty()
+    }
+
+    fn may(&self, name: PeerName) -> bool {
+        let is_like = |globs: &[Arc<str>]| globs.iter().any(|g| glob::matches(g, name.as_str()));
+        self.verdicts.of(name.number(), || {
+            let [is_allowed, is_denied] = self.anyone;
+            (is_allowed || is_like(&self.allow)) && !is_denied && !is_like(&self.deny)
+        })
+    }
+}
+
+/// The verdicts about names that have called, by their numbers: chunks of which each has room for
+/// twice as many as the one before it.
+#[derive(Default)]
+struct Verdicts([OnceLock<Box<[AtomicU8]>>; 32 - CHUNK_BITS as usize + 1]);
+
+/// Names in the first chunk: two to this power.
+const CHUNK_BITS: u32 = 6;
+
+impl Verdicts {
+    fn of(&self, number: u32, decide: impl FnOnce() -> bool) -> bool {
+        let place = u64::from(number) + (1 << CHUNK_BITS);
+        let (chunk, first) = (place.ilog2() - CHUNK_BITS, 1 << place.ilog2());
+        let make = || (0..first).map(|_| AtomicU8::new(0)).collect();
+        let verdict = &self.0[chunk as usize].get_or_init(make)[(place - first) as usize];
+        // Relaxed: a verdict says all, and whoever decides at the same time decides the same.
+        match verdict.load(Ordering::Relaxed) {
+            0 => {
+                let may = decide();
+                verdict.store(1 + u8::from(may), Ordering::Relaxed);
+                may
+            }
+            verdict => verdict == 2,
+        }
+    }
+}
+
 impl Callers {
     /// Returns whether this one may call.
     #[inline]
@@ -157,12 +252,15 @@ impl Callers {
         let number = number_of(caller);
         let place = short(number).map(|short| (&self.recent[short as usize % RECENT], short));
         place.is_some_and(|(place, short)| place.load(Ordering::Relaxed) == short)
-            || self.search(number, place)
+            || self.search(caller, number, place)
     }
 
     #[inline(never)]
-    fn search(&self, number: u128, place: Option<(&AtomicU64, u64)>) -> bool {
-        let is_allowed = self.edges.partition_point(|edge| *edge <= number) % 2 == 1;
+    fn search(&self, caller: Principal, number: u128, place: Option<(&AtomicU64, u64)>) -> bool {
+        let is_allowed = match (caller, &self.names) {
+            (Principal::Name(name), Some(names)) => names.may(name),
+            _ => self.edges.partition_point(|edge| *edge <= number) % 2 == 1,
+        };
         if let Some((place, short)) = place.filter(|_| is_allowed) {
             place.store(short, Ordering::Relaxed);
         }
@@ -200,7 +298,12 @@ mod tests {
         let hosts = hosts.map(|ip| Principal::of_host(ip.parse().unwrap()));
         let own = rustix::process::geteuid().as_raw();
         let users = [0, 1, 1000, u32::MAX, own].map(Principal::User);
-        hosts.into_iter().chain(users).chain([Principal::Unknown]).collect()
+        let members = ["10.1.2.3", "::1", "2001:db8:0:1::9"];
+        let members = members.map(|ip| Principal::member_at(ip.parse().unwrap()));
+        let names = ["a.example", "b.a.example", "spiffe://x/y"];
+        let names = names.map(|name| Principal::Name(PeerName::new(name)));
+        let known = hosts.into_iter().chain(users).chain(members).chain(names);
+        known.chain([Principal::Unknown]).collect()
     }
 
     /// Reads `who` of a rule anew, and bit by bit.
@@ -213,12 +316,20 @@ mod tests {
             bytes.iter().flat_map(|byte| (0..8).rev().map(move |at| byte >> at & 1 == 1)).collect()
         };
         match (who.split_once(':'), caller) {
+            (None, Principal::Member(_)) => who == "anyone" || who == "member",
             (None, _) => who == "anyone",
+            (Some(("name", name)), Principal::Name(known)) => match name.split_once('*') {
+                None => name == known.as_str(),
+                Some((head, tail)) => {
+                    let rest = known.as_str().strip_prefix(head);
+                    rest.is_some_and(|rest| rest.ends_with(tail))
+                }
+            },
             (Some(("uid", "self")), Principal::User(id)) => {
                 id == rustix::process::geteuid().as_raw()
             }
             (Some(("uid", id)), Principal::User(user)) => id == user.to_string(),
-            (Some(("host", net)), Principal::Host(ip)) => {
+            (Some(("host", net)), Principal::Host(ip) | Principal::Member(ip)) => {
                 let (net, len) = net.split_once('/').unwrap_or((net, "128"));
                 let net = bits(net.parse().unwrap());
                 let len = net.len().min(len.parse().unwrap());
@@ -235,6 +346,10 @@ mod tests {
         let who = select(
             &[
                 "anyone",
+                "member",
+                "name:a.example",
+                "name:*.example",
+                "name:spiffe://*",
                 "uid:self",
                 "uid:0",
                 "uid:1000",
@@ -270,8 +385,12 @@ mod tests {
         let mixed = MIXED.map(str::to_owned).to_vec();
         let roles = BTreeMap::from([("mixed".to_owned(), mixed)]);
         let mut config = Config::default();
-        config.margo.security =
-            Some(SecurityOptions { allow: list(allow), deny: list(deny), roles });
+        config.margo.security = Some(SecurityOptions {
+            allow: list(allow),
+            deny: list(deny),
+            roles,
+            ..Default::default()
+        });
         Rules::new(config.resolve(&|_| None).unwrap().security.unwrap())
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hg::{self, HgOptions, ProcLimits, ProviderId, RpcId};
 use margo_config::{
     ChecksumLevel, Config, MercuryBuild, NaAddrFormat, PayloadChecksum, PeerUsers, RemoteKeys,
-    Resolved, TrafficClass,
+    Resolved, ResolvedTcpSecurity, TrafficClass,
 };
 
 use crate::layout::plan::outside_of_mask;
@@ -84,6 +84,22 @@ fn unlike_limits(resolved: &Resolved) -> Option<String> {
     })
 }
 
+fn tcp_security(resolved: &Resolved) -> na::TcpSecurity {
+    let tcp = resolved.security.as_ref().map(|security| &security.tcp);
+    match tcp {
+        Some(ResolvedTcpSecurity::ClusterSecret(secret)) => {
+            na::TcpSecurity::ClusterSecret(secret.clone())
+        }
+        Some(ResolvedTcpSecurity::MutualTls { certificate, key, trust, revoked, names }) => {
+            let mut files = na::Certificates::new(certificate, key, trust);
+            files.revoked.clone_from(revoked);
+            files.names.clone_from(names);
+            na::TcpSecurity::MutualTls(files)
+        }
+        _ => na::TcpSecurity::None,
+    }
+}
+
 /// How an instance opens the endpoint of `margo.address`: what the document has for transports.
 pub fn na_options(resolved: &Resolved) -> na::OpenOptions {
     let mercury = &resolved.mercury;
@@ -129,6 +145,7 @@ pub fn na_options(resolved: &Resolved) -> na::OpenOptions {
         RemoteKeys::Never => na::RemoteKeys::Never,
     };
     options.tcp.connect_retry = millis(network.connect_retry_msec);
+    options.tcp.security = tcp_security(resolved);
     options.tcp.slow_reader_limit = millis(network.slow_reader_msec);
     options.unread_answers_max = network.unread_answers_max;
     options.unread_answers_per_host_max = network.unread_answers_per_host_max;

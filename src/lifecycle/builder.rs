@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use margo_config::{Config, DumpSignal, LogLevel, PoolRef as PoolName};
+use margo_config::{
+    Config, DumpSignal, LogLevel, PoolRef as PoolName, TcpSecurityMode, TcpSecurityOptions,
+};
 use ult::Runtime;
 
 use crate::Instance;
@@ -89,6 +91,29 @@ impl InstanceBuilder {
     /// [`InstanceNetwork::metrics_of`](crate::groups::InstanceNetwork::metrics_of).
     pub fn remote_metrics(mut self, on: bool) -> Self {
         self.config.margo.metrics.remote = on;
+        self
+    }
+
+    /// Asks everybody over `na+tcp` for proof that they know the secret in this file, and keeps
+    /// connections private. Default: as configured in `margo.security.tcp`, which is not; then an
+    /// instance that others hosts reach does not start.
+    ///
+    /// ```no_run
+    /// let service = margo::Instance::builder("na+tcp://0.0.0.0:7000")
+    ///     .cluster_secret("/etc/margo/secret")
+    ///     .start()?;
+    /// # service.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Counterpart: none.
+    pub fn cluster_secret(mut self, file: impl Into<String>) -> Self {
+        let tcp = TcpSecurityOptions {
+            mode: TcpSecurityMode::ClusterSecret,
+            secret: Some(file.into()),
+            ..TcpSecurityOptions::default()
+        };
+        self.config.margo.security.get_or_insert_default().tcp = Some(tcp);
         self
     }
 

@@ -166,7 +166,7 @@ fn start(
         shutdown: Shutdown::new(resolved.grace, shards.count()),
         begin_end: shutdown::begin,
         callbacks: Arc::default(),
-        rules: resolved.security.clone().map(Rules::new),
+        rules: resolved.security.clone().filter(|given| given.has_rules()).map(Rules::new),
         gates: Gates::new(shards.are_several()),
         standing_transfers: StandingTransfers::new(resolved.bulk.timeout_msec),
         moved_requests: MovedRequests::default(),

@@ -48,8 +48,8 @@ const CRATES: &[Limits] = &[
          instance dispatch polling origin serving bulk reshaping report providers api service \
          lifecycle daemon"),
     goals("benches", "base process floors rows scale plot catalog report cli"),
-    goals("cli", "support svg args serve services config demo info new ping shutdown top trace \
-         stream usage"),
+    goals("cli", "support svg args security serve services config demo info new ping shutdown top \
+         trace stream usage"),
     goals("config", "report read document resolve parse child samples schema fuzzing"),
     goals("examples/axum_gateway", ""),
     goals("hg", "base memory proc wire options bulk ops core overflow origin requests transfer \
@@ -67,10 +67,11 @@ const CRATES: &[Limits] = &[
     goals("na/sm", "address mapping wake link transfer peers state progress api \
          fuzzing wire_doc"),
     goals("na/tcp", "wire system stream peers state progress api fuzzing wire_doc"),
+    goals("na/tls", "trust record handshake doorkeeper tests"),
     goals("na/ucx", "wire addressing operations ucp state traffic connections poll endpoint \
          wire_doc"),
     goals("na/ucx-sys", ""),
-    goals("prim", "sync lines panic prefetch claim parts lock shared process"),
+    goals("prim", "sync lines panic glob prefetch claim parts lock shared process"),
     goals("providers/blob", "error name rpc config store provider client"),
     goals("providers/echo", ""),
     goals("stream", "base error wire spec sender receiver graph"),

@@ -11,6 +11,7 @@ mod kill;
 mod new;
 mod ping;
 mod port;
+mod security;
 mod serve;
 mod services;
 mod shutdown;

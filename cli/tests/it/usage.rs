@@ -175,6 +175,7 @@ fn config_check_tells_who_may_call_what() {
     let document = r#"{ "margo": {
         "address": "na+tcp://0.0.0.0:7000", "providers": [{ "type": "echo", "provider_id": 3 }],
         "security": {
+            "tcp": { "mode": "none", "beyond_loopback": true },
             "roles": { "admin": ["host:10.0.0.1", "host:10.0.0.2"] },
             "allow": [{ "who": "role:admin" },
                 { "name": "all", "who": "anyone", "provider": "echo", "rpc": "echo*" },
@@ -432,7 +433,8 @@ fn info_tries_an_address() {
     let small = r#"{ "margo": { "eager_size": 1048576 } }"#;
     let args = &["na+tcp://127.0.0.1:0", "--config", "-"];
     assert!(info(args, small).expect(0).stdout.contains("works; bulk data: "));
-    let subnet = r#"{ "mercury": { "ip_subnet": "198.51.100.0/24" } }"#;
+    let subnet = r#"{ "mercury": { "ip_subnet": "198.51.100.0/24" },
+        "margo": { "security": { "tcp": { "beyond_loopback": true } } } }"#;
     let ended = info(&["na+tcp://", "--config", "-"], subnet).expect(1);
     assert!(ended.stdout.contains("198.51.100.0/24"), "{ended:#?}");
     let ended = info(args, r#"{ "margo": { "eager_size": 1 } }"#).expect(2);

@@ -32,7 +32,7 @@ pub const PROVIDER_ID_MAX: u16 = PROVIDER_ID_DEFAULT - 1;
 ///
 /// let config = Config {
 ///     margo: MargoOptions {
-///         address: "na+tcp://0.0.0.0:7000".to_owned(),
+///         address: "na+tcp://127.0.0.1:7000".to_owned(),
 ///         address_file: Some("/run/service.addr".to_owned()),
 ///         ..MargoOptions::default()
 ///     },
@@ -40,7 +40,7 @@ pub const PROVIDER_ID_MAX: u16 = PROVIDER_ID_DEFAULT - 1;
 /// };
 /// let resolved = config.resolve(&|_| None)?;
 /// assert!(resolved.listen);
-/// assert_eq!(resolved.address, "na+tcp://0.0.0.0:7000");
+/// assert_eq!(resolved.address, "na+tcp://127.0.0.1:7000");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,8 +1,10 @@
-//! `margo.security`: rules of who may call what.
+//! `margo.security`: who may connect, and rules of who may call what.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use prim::glob;
 use serde::{Deserialize, Serialize};
 
 use super::subnet::IpSubnet;
@@ -40,10 +42,119 @@ pub struct SecurityOptions {
     /// Calls that are refused, whatever `allow` says, at most 4096 rules. Default none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<Rule>,
-    /// Names for several callers, as `who` of a rule lists them: `"uid:…"` and `"host:…"`. Default
-    /// `{}`.
+    /// Names for several callers, as `who` of a rule lists them: `"uid:…"`, `"host:…"`, `"member"`
+    /// and `"name:…"`. Default `{}`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub roles: BTreeMap<String, Vec<String>>,
+    /// The proof that `na+tcp` asks of both ends of a connection. With a `mode` that asks for some,
+    /// and neither `allow` nor `deny`, all who are let in may call everything. Default none:
+    /// everybody, and only on this host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<TcpSecurityOptions>,
+}
+
+/// The proof that `na+tcp` asks of both ends of a connection (`margo.security.tcp`), which need the
+/// same mode. With any, nobody on the way can read or change what is sent. Files are read when the
+/// instance starts, and again when they change; they must belong to the user of the process, or to
+/// root, and nobody else may write them, or read those that are secret.
+///
+/// ```
+/// use margo_config::{Config, ResolvedTcpSecurity};
+///
+/// let text = r#"{ "margo": { "address": "na+tcp://0.0.0.0:7000", "security": {
+///     "tcp": { "mode": "cluster_secret", "secret": "/etc/margo/secret" }
+/// } } }"#;
+/// let security = Config::from_json(text)?.resolve(&|_| None)?.security.expect("it is there");
+/// assert_eq!(security.tcp, ResolvedTcpSecurity::ClusterSecret("/etc/margo/secret".into()));
+/// assert!(!security.has_rules(), "all who know the secret may call everything");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct TcpSecurityOptions {
+    /// The proof that both ends ask for. Default `"none"`.
+    pub mode: TcpSecurityMode,
+    /// The file with the secret of a cluster, for `"cluster_secret"`: one a line, at least 32
+    /// characters. A second line is accepted and not shown, so that a secret can be changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+    /// The file with our certificate, and those between it and an authority's, in PEM, for
+    /// `"mutual_tls"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
+    /// The file with the private key of `certificate`, in PEM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The file with the certificates of authorities that we believe, in PEM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trust: Option<String>,
+    /// The file with lists of revoked certificates, one for each authority, in PEM. Default none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<String>,
+    /// Names of which a peer's certificate must have one; `*` stands for any text. Default `[]`:
+    /// callers may have any name, and the certificate of who is called must have the address that
+    /// was dialed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
+    /// With the mode `"none"`: lets the instance listen where other hosts reach it, though
+    /// everybody there may connect, and read and change what others send. Default false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub beyond_loopback: bool,
+}
+
+/// The proof that [`TcpSecurityOptions::mode`] asks for.
+///
+/// ```
+/// use margo_config::TcpSecurityMode;
+///
+/// assert_eq!(TcpSecurityMode::default(), TcpSecurityMode::None);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum TcpSecurityMode {
+    /// None: whoever can connect may.
+    #[default]
+    None,
+    /// Both ends know a secret (TLS 1.3 with public keys that are derived from it).
+    ClusterSecret,
+    /// Both ends have a certificate (TLS 1.3).
+    MutualTls,
+}
+
+/// The proof that `na+tcp` asks for, resolved.
+///
+/// ```
+/// use margo_config::{Config, ResolvedTcpSecurity};
+///
+/// let text = r#"{ "margo": { "security": { "allow": [{ "who": "uid:self" }] } } }"#;
+/// let security = Config::from_json(text)?.resolve(&|_| None)?.security.expect("it is there");
+/// assert_eq!(security.tcp, ResolvedTcpSecurity::None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ResolvedTcpSecurity {
+    /// Everybody.
+    #[default]
+    None,
+    /// Those that know the secret in this file.
+    ClusterSecret(PathBuf),
+    /// Those that have a certificate.
+    MutualTls {
+        /// As [`TcpSecurityOptions::certificate`].
+        certificate: PathBuf,
+        /// As [`TcpSecurityOptions::key`].
+        key: PathBuf,
+        /// As [`TcpSecurityOptions::trust`].
+        trust: PathBuf,
+        /// As [`TcpSecurityOptions::revoked`].
+        revoked: Option<PathBuf>,
+        /// As [`TcpSecurityOptions::names`].
+        names: Vec<String>,
+    },
 }
 
 /// One rule of [`SecurityOptions`].
@@ -66,8 +177,9 @@ pub struct Rule {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The callers: `"uid:1000"` or `"uid:self"`, a user of this host over `na+sm`;
-    /// `"host:10.0.0.0/8"`, a host or subnet over `na+tcp` and `ucx+…`; `"role:admin"`, one of
-    /// `roles`; or `"anyone"`. Required.
+    /// `"host:10.0.0.0/8"`, a host or subnet over `na+tcp` and `ucx+…`; `"member"`, those that know
+    /// the secret of the cluster, and `"name:*.storage.example"`, those whose certificate has such
+    /// a name, over `na+tcp` (see `tcp`); `"role:admin"`, one of `roles`; or `"anyone"`. Required.
     pub who: String,
     /// The providers that are called: `"kv"`, those of this document with that type or name;
     /// `"kv:3"`, the one with that id; `"*"`, all, and RPCs without a provider. Default `"*"`.
@@ -97,6 +209,16 @@ pub struct ResolvedSecurity {
     pub allow: Vec<ResolvedRule>,
     /// The calls that are refused all the same.
     pub deny: Vec<ResolvedRule>,
+    /// The proof that `na+tcp` asks for.
+    pub tcp: ResolvedTcpSecurity,
+}
+
+impl ResolvedSecurity {
+    /// Returns false if all who are let in may call everything.
+    pub fn has_rules(&self) -> bool {
+        let none = self.options.allow.is_empty() && self.options.deny.is_empty();
+        !none || self.tcp == ResolvedTcpSecurity::None
+    }
 }
 
 /// One rule, resolved.
@@ -126,7 +248,8 @@ pub struct ResolvedRule {
 impl ResolvedRule {
     /// Returns true if the rule concerns calls of that RPC at that provider.
     pub fn is_about(&self, rpc: &str, provider: u16) -> bool {
-        self.providers.as_ref().is_none_or(|ids| ids.contains(&provider)) && glob(&self.rpc, rpc)
+        self.providers.as_ref().is_none_or(|ids| ids.contains(&provider))
+            && glob::matches(&self.rpc, rpc)
     }
 
     /// Returns true if the rule names one RPC, and not a pattern.
@@ -142,7 +265,7 @@ impl ResolvedRule {
             (Some(own), Some(others)) => others.iter().all(|id| own.contains(id)),
         };
         // A `*` of the other one is a character that only a `*` of this one matches.
-        providers && glob(&self.rpc, &other.rpc) && self.covers_callers_of(other)
+        providers && glob::matches(&self.rpc, &other.rpc) && self.covers_callers_of(other)
     }
 
     fn covers_callers_of(&self, other: &Self) -> bool {
@@ -164,7 +287,7 @@ impl ResolvedRule {
 /// assert_eq!(*security.allow[0].who, [Who::User(1000)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Who {
     /// Everybody.
@@ -175,30 +298,21 @@ pub enum Who {
     User(u32),
     /// The hosts of a subnet. Of IPv6, at most 64 bits count, or it is the loopback address.
     Host(IpSubnet),
+    /// Those that know the secret of the cluster.
+    Member,
+    /// Those with a name of this form, where `*` stands for any text.
+    Name(Arc<str>),
 }
 
 impl Who {
     fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Anyone, _) => true,
+            (Self::Name(own), Self::Name(other)) => glob::matches(own, other),
             (Self::Host(own), Self::Host(other)) => own.bits <= other.bits && own.has(other.ip),
             _ => self == other,
         }
     }
-}
-
-/// Returns true if `text` is of the form `pattern`, where `*` stands for any text.
-fn glob(pattern: &str, text: &str) -> bool {
-    let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
-    let Some(mut left) = text.strip_prefix(first) else { return false };
-    let mut parts = rest.split('*');
-    let last = parts.next_back().unwrap_or_default();
-    for part in parts {
-        // The first place leaves the most for what follows.
-        let Some(at) = left.find(part) else { return false };
-        left = &left[at + part.len()..];
-    }
-    left.ends_with(last)
 }
 
 #[cfg(test)]
@@ -207,27 +321,13 @@ mod tests {
 
     use super::*;
 
-    /// The meaning of a pattern, by trying everything.
-    fn matches(pattern: &[u8], text: &[u8]) -> bool {
-        match pattern.split_first() {
-            None => text.is_empty(),
-            Some((b'*', rest)) => (0..=text.len()).any(|skipped| matches(rest, &text[skipped..])),
-            Some((one, rest)) => text.first() == Some(one) && matches(rest, &text[1..]),
-        }
-    }
-
     proptest! {
-        #[test]
-        fn a_pattern_means_what_it_says(pattern in "[ab*]{0,6}", text in "[ab]{0,8}") {
-            prop_assert_eq!(glob(&pattern, &text), matches(pattern.as_bytes(), text.as_bytes()));
-        }
-
         #[test]
         fn what_a_pattern_covers_it_matches(
             one in "[ab*]{0,5}", other in "[ab*]{0,5}", text in "[ab]{0,6}",
         ) {
-            if glob(&one, &other) && glob(&other, &text) {
-                prop_assert!(glob(&one, &text));
+            if glob::matches(&one, &other) && glob::matches(&other, &text) {
+                prop_assert!(glob::matches(&one, &text));
             }
         }
     }
@@ -241,11 +341,16 @@ mod tests {
             rpc: rpc.to_owned(),
         };
         let net = |text| Who::Host(IpSubnet::parse(text).unwrap());
+        let name = |text: &str| Who::Name(text.into());
         let (all, user) = (rule(&[Who::Anyone], None, "*"), [Who::User(1)]);
-        let tens = rule(&[net("10.0.0.0/8"), user[0]], Some(&[1, 2]), "get*");
+        let tens = [net("10.0.0.0/8"), user[0].clone(), name("*.a")];
+        let tens = rule(&tens, Some(&[1, 2]), "get*");
         for (who, providers, rpc, is_covered) in [
             (&user[..], Some(&[1][..]), "get", true),
-            (&[net("10.1.0.0/16"), user[0]], Some(&[2]), "get_*", true),
+            (&[net("10.1.0.0/16"), user[0].clone()], Some(&[2]), "get_*", true),
+            (&[name("b.*.a")], Some(&[2]), "get_*", true),
+            (&[name("*a")], Some(&[2]), "get_*", false),
+            (&[Who::Member], Some(&[2]), "get_*", false),
             (&[net("10.1.0.0/7")], Some(&[2]), "get", false),
             (&[net("11.0.0.1")], Some(&[2]), "get", false),
             (&[net("a00::/8")], Some(&[2]), "get", false),

@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::dependencies::typed;
 use super::{Findings, ResolvedProvider};
 use crate::document::config::Config;
 use crate::document::security::{
-    RULES_MAX, ResolvedRule, ResolvedSecurity, Rule, SecurityOptions, Who,
+    RULES_MAX, ResolvedRule, ResolvedSecurity, ResolvedTcpSecurity, Rule, SecurityOptions,
+    TcpSecurityMode, TcpSecurityOptions, Who,
 };
 use crate::document::subnet::IpSubnet;
 use crate::report::suggest::choices;
@@ -24,6 +26,7 @@ pub(super) fn resolve(
     providers: &[ResolvedProvider],
     found: &mut Findings,
 ) -> Option<ResolvedSecurity> {
+    let tcp = tcp(config, found);
     let options = config.margo.security.as_ref()?;
     let known = Referents { roles: roles(&options.roles, found), providers: ids_of(providers) };
     let mut list = |key: &str, rules: &[Rule]| {
@@ -35,13 +38,90 @@ pub(super) fn resolve(
         let each = rules.iter().enumerate();
         each.filter_map(|(index, rule)| known.rule(key, index, rule, found)).collect()
     };
-    let (allow, deny) = (list("allow", &options.allow), list("deny", &options.deny));
-    let resolved = ResolvedSecurity { options: options.clone(), allow, deny };
+    let (mut allow, deny) = (list("allow", &options.allow), list("deny", &options.deny));
+    if options.allow.is_empty() && tcp != ResolvedTcpSecurity::None {
+        // The transport has asked for proof.
+        let (name, rpc) = ("security.tcp".to_owned(), "*".to_owned());
+        allow.push(ResolvedRule { name, who: [Who::Anyone].into(), providers: None, rpc });
+    }
+    let resolved = ResolvedSecurity { options: options.clone(), allow, deny, tcp };
     // One that was left out may be what is missing.
     if found.errors.is_empty() {
         holes(config, &resolved, found);
     }
     Some(resolved)
+}
+
+/// Checks who may connect over `na+tcp`.
+fn tcp(config: &Config, found: &mut Findings) -> ResolvedTcpSecurity {
+    const TCP: &str = "margo.security.tcp";
+    let options = config.margo.security.as_ref().and_then(|security| security.tcp.as_ref());
+    let default = TcpSecurityOptions::default();
+    let given = options.unwrap_or(&default);
+    let TcpSecurityOptions { mode, secret, certificate, key, trust, revoked, names, .. } = given;
+    let (of_secret, of_tls) = (TcpSecurityMode::ClusterSecret, TcpSecurityMode::MutualTls);
+    for (name, is_given, of) in [
+        ("secret", secret.is_some(), of_secret),
+        ("certificate", certificate.is_some(), of_tls),
+        ("key", key.is_some(), of_tls),
+        ("trust", trust.is_some(), of_tls),
+        ("revoked", revoked.is_some(), of_tls),
+        ("names", !names.is_empty(), of_tls),
+        ("beyond_loopback", given.beyond_loopback, TcpSecurityMode::None),
+    ] {
+        if is_given && *mode != of {
+            found.error(format!("{TCP}.{name}"), format!("belongs to the mode {}", word(of)));
+        }
+    }
+    let address = &*config.margo.address;
+    let mut file = |name: &str, path: &Option<String>| match path.as_deref() {
+        Some("") | None => {
+            let needs = word(*mode);
+            let message = format!("missing key `{name}`, the path of a file: {needs} needs it");
+            found.error(TCP, message);
+            PathBuf::new()
+        }
+        Some(path) => PathBuf::from(path),
+    };
+    match mode {
+        TcpSecurityMode::ClusterSecret => {
+            ResolvedTcpSecurity::ClusterSecret(file("secret", secret))
+        }
+        TcpSecurityMode::MutualTls => ResolvedTcpSecurity::MutualTls {
+            certificate: file("certificate", certificate),
+            key: file("key", key),
+            trust: file("trust", trust),
+            revoked: revoked.as_ref().map(PathBuf::from),
+            names: names.clone(),
+        },
+        TcpSecurityMode::None => {
+            let subnet = IpSubnet::parse(config.mercury.ip_subnet.as_deref().unwrap_or_default());
+            let is_wide = subnet.is_ok_and(|subnet| !subnet.ip.is_loopback());
+            let is_open = address.starts_with("na+tcp") && (is_wide || !is_near(address));
+            if is_open && config.margo.listen && !given.beyond_loopback {
+                found.error("margo.address", everybody(address));
+            }
+            ResolvedTcpSecurity::None
+        }
+    }
+}
+
+fn word(mode: TcpSecurityMode) -> &'static str {
+    match mode {
+        TcpSecurityMode::None => "\"none\"",
+        TcpSecurityMode::ClusterSecret => "\"cluster_secret\"",
+        TcpSecurityMode::MutualTls => "\"mutual_tls\"",
+    }
+}
+
+/// The refusal of an address where everybody could call, with what to write instead.
+fn everybody(address: &str) -> String {
+    format!(
+        "other hosts reach {address:?}, and nothing says who may connect: set `{PATH}.tcp`, such \
+         as {{ \"mode\": \"cluster_secret\", \"secret\": \"FILE\" }} (`margo security new-secret \
+         FILE` makes one), or, where everybody may, {{ \"mode\": \"none\", \"beyond_loopback\": \
+         true }}"
+    )
 }
 
 /// The names that rules may refer to.
@@ -162,6 +242,11 @@ impl Referents<'_> {
 fn caller(text: &str) -> Result<Who, String> {
     match text.split_once(':') {
         None if text == "anyone" => Ok(Who::Anyone),
+        None if text == "member" => Ok(Who::Member),
+        Some(("name", "")) => {
+            Err("an empty name names nobody; \"name:*\" is every name".to_owned())
+        }
+        Some(("name", name)) => Ok(Who::Name(name.into())),
         Some(("uid", "self")) => Ok(Who::OwnUser),
         Some(("uid", id)) => {
             let digits = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
@@ -173,7 +258,8 @@ fn caller(text: &str) -> Result<Who, String> {
         Some(("host", subnet)) => host(IpSubnet::parse(subnet)?),
         other => {
             let kind = other.map_or(text, |(kind, _)| kind);
-            let kinds = choices("allowed", kind, &["anyone", "uid", "host", "role"]);
+            let kinds =
+                choices("allowed", kind, &["anyone", "member", "name", "uid", "host", "role"]);
             Err(format!("{text:?} names no callers{kinds}"))
         }
     }
@@ -193,7 +279,7 @@ fn host(subnet: IpSubnet) -> Result<Who, String> {
 
 /// Warns of rules that do nothing, and of those that do more than most want.
 fn holes(config: &Config, security: &ResolvedSecurity, found: &mut Findings) {
-    let ResolvedSecurity { options, allow, deny, .. } = security;
+    let ResolvedSecurity { options, allow, deny, tcp } = security;
     if allow.is_empty() {
         found.warn(PATH, "no rule allows anything: every call from outside is refused");
     }
@@ -204,6 +290,8 @@ fn holes(config: &Config, security: &ResolvedSecurity, found: &mut Findings) {
     let unknown = |who: &Who| match who {
         Who::User(_) | Who::OwnUser => !knows_users,
         Who::Host(_) => !knows_hosts,
+        Who::Member => !matches!(tcp, ResolvedTcpSecurity::ClusterSecret(_)),
+        Who::Name(_) => !matches!(tcp, ResolvedTcpSecurity::MutualTls { .. }),
         Who::Anyone => false,
     };
     let lists = [("allow", allow), ("deny", deny)];
@@ -218,7 +306,11 @@ fn holes(config: &Config, security: &ResolvedSecurity, found: &mut Findings) {
             && let Some(deny) = deny.iter().find(|deny| deny.covers(rule))
         {
             found.warn(path, format!("never applies: the rule {:?} denies all of it", deny.name));
-        } else if list == "allow" && rule.who.contains(&Who::Anyone) && !is_near(address) {
+        } else if list == "allow"
+            && rule.who.contains(&Who::Anyone)
+            && !is_near(address)
+            && *tcp == ResolvedTcpSecurity::None
+        {
             let message = format!("lets everybody call who reaches {address:?}");
             found.warn(format!("{path}.who"), message);
         }
@@ -244,6 +336,8 @@ fn is_near(address: &str) -> bool {
     };
     let host = host.unwrap_or_default();
     matches!(transport, "na+sm" | "na+sim" | "ucx+sm")
+        // Without a host, it listens on the loopback address.
+        || (host.is_empty() && transport == "na+tcp")
         || host == "localhost"
         || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
@@ -261,8 +355,10 @@ mod tests {
             ("na+tcp://[::1]:7000", true),
             ("na+tcp://localhost:0", true),
             ("ucx+tcp://127.1.2.3", true),
-            ("na+tcp://", false),
-            ("na+tcp", false),
+            ("na+tcp://", true),
+            ("na+tcp://:7000", true),
+            ("na+tcp", true),
+            ("na+tcp://eth0:7000", false),
             ("na+tcp://0.0.0.0:7000", false),
             ("na+tcp://[::]:7000", false),
             ("ofi+verbs://ib0", false),

@@ -48,7 +48,12 @@ pub mod options;
 pub mod wire_doc;
 
 pub use self::{
-    address::{addr::Addr, principal::Principal, uri::Uri, users::PeerUsers},
+    address::{
+        addr::Addr,
+        principal::{PeerName, Principal},
+        uri::Uri,
+        users::PeerUsers,
+    },
     base::error::{DeniedReason, Error},
     endpoint::{
         contract::{Endpoint, Limits},
@@ -69,7 +74,7 @@ pub use self::{
         network::{AddrFormat, Subnet, TrafficClass},
         open::OpenOptions,
         sm::SmOptions,
-        tcp::TcpOptions,
+        tcp::{Certificates, TcpOptions, TcpSecurity},
         ucx::{RemoteKeys, UcxOptions},
     },
 };

@@ -37,6 +37,7 @@ mod tcp {
     mod groups;
     mod names;
     mod net;
+    mod private;
 }
 
 /// Simulated networks within the process: `na+sim`.

@@ -302,7 +302,8 @@ fn a_traffic_class_and_a_subnet_are_for_networks() {
         end(&service, &client);
     }
     let nowhere = r#"{ "mercury": { "ip_subnet": "240.0.0.0/4" },
-                       "margo": { "address": "na+tcp://" } }"#;
+                       "margo": { "address": "na+tcp://",
+                           "security": { "tcp": { "beyond_loopback": true } } } }"#;
     let error = margo::init(nowhere).unwrap_err().to_string();
     assert!(error.contains("ip_subnet 240.0.0.0/4"), "{error}");
 }

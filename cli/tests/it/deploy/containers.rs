@@ -100,11 +100,13 @@ fn the_configuration_of_the_manifest_is_served_and_its_probes_pass() {
     let check = ["config", "check", "--strict", "config.json"];
     run(margo(temp.path()).args(check), "").expect(0);
 
+    run(margo(temp.path()).args(["security", "new-secret", "secret"]), "").expect(0);
     // Here on ports and in a folder of this test's.
     let blobs = temp.path().join("blobs");
     let document = document
         .replace("0.0.0.0:7000", "127.0.0.1:0")
         .replace("0.0.0.0:9100", "127.0.0.1:0")
+        .replace("/etc/margo-secret/secret", "secret")
         .replace("/var/lib/margo/blobs", blobs.to_str().unwrap());
     std::fs::write(temp.path().join("config.json"), document).unwrap();
     let parent = std::process::id().to_string();
@@ -128,9 +130,10 @@ fn the_configuration_of_the_manifest_is_served_and_its_probes_pass() {
         serde_json::from_value(container["livenessProbe"]["exec"]["command"].clone()).unwrap();
     assert_eq!(alive[0], PROGRAM);
     assert!(alive.iter().any(|word| word == "na+tcp://127.0.0.1:7000"), "{alive:?}");
-    let words = alive[1..].iter().map(|word| match word.starts_with("na+") {
-        true => service.address.clone(),
-        false => word.clone(),
+    let words = alive[1..].iter().map(|word| match word.as_str() {
+        "/etc/margo/config.json" => "config.json".to_owned(),
+        word if word.starts_with("na+") => service.address.clone(),
+        word => word.to_owned(),
     });
     run(margo(temp.path()).args(words), "").expect(0);
 

@@ -53,6 +53,7 @@ pub fn who_is_behind_a_peer_is_what_the_kernel_says(case: &Case<'_>) {
     let is_known = match seen[0] {
         Principal::User(uid) => uid == rustix::process::geteuid().as_raw(),
         Principal::Host(_) => scheme == "na+tcp" || scheme.starts_with("ucx+"),
+        Principal::Member(_) | Principal::Name(_) => scheme == "na+tcp",
         Principal::Unknown => scheme == "na+sim" || scheme.starts_with("ofi+"),
     };
     assert!(is_known, "{scheme}: {}", seen[0]);

@@ -154,7 +154,7 @@ pub unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
 /// # Safety
 ///
 /// As for [`copy_shared`], but that pages may be gone.
-pub(crate) unsafe fn copy_checked(from: *const u8, to: *mut u8, len: usize) -> bool {
+pub unsafe fn copy_checked(from: *const u8, to: *mut u8, len: usize) -> bool {
     let source = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
     let target = libc::iovec { iov_base: to.cast(), iov_len: len };
     let own = std::process::id().cast_signed();

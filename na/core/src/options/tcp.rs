@@ -1,5 +1,6 @@
 //! Settings that only the tcp transport has. Here, so that they exist in every build.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::Error;
@@ -51,6 +52,70 @@ pub struct TcpOptions {
     /// which spares an interrupt; in whole microseconds. Needs a driver that can do that, and
     /// the capability `CAP_NET_ADMIN`. Loopback has no card: no effect. Default zero: off.
     pub busy_poll: Duration,
+    /// How connections are kept private and who may make them. Default [`TcpSecurity::None`].
+    pub security: TcpSecurity,
+}
+
+/// How tcp connections are kept private and who may make them.
+///
+/// Both ends of a connection need the same kind: one that asks for TLS never speaks without it.
+/// Files must belong to the user that the process runs as, or to root, and hold for nobody else:
+/// not readable by others, and by the group only where they belong to root. They are read when the
+/// endpoint is opened and again when they change; connections that exist go on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TcpSecurity {
+    /// Everybody may connect, and everybody on the way can read and change what is sent.
+    #[default]
+    None,
+    /// Both ends show a certificate (TLS 1.3).
+    MutualTls(Certificates),
+    /// Both ends prove that they know a secret (TLS 1.3 with public keys that are derived from it).
+    /// The file has one secret a line, of at least 32 characters, and at most two of them: we prove
+    /// that we know the first one, and accept both. To change it, add the new one in all files as
+    /// the second, then make it the first, then remove the old one.
+    ClusterSecret(PathBuf),
+}
+
+/// Files of [`TcpSecurity::MutualTls`], all of them in PEM.
+///
+/// ```
+/// # use na_core as na;
+/// use na::{Certificates, OpenOptions, TcpSecurity};
+///
+/// let mut files = Certificates::new("node7.pem", "node7.key", "ca.pem");
+/// files.names = vec!["*.storage.example".to_owned()];
+/// let mut options = OpenOptions::listening(true);
+/// options.tcp.security = TcpSecurity::MutualTls(files);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Certificates {
+    /// Our certificate, and those between it and the authority's.
+    pub certificate: PathBuf,
+    /// The private key of our certificate.
+    pub key: PathBuf,
+    /// The certificates of authorities whose certificates we accept.
+    pub trust: PathBuf,
+    /// Lists of revoked certificates. With it, each authority needs one, and a list that has
+    /// expired counts no certificate as valid. Default none.
+    pub revoked: Option<PathBuf>,
+    /// Names of which a peer must have one, those that call and those that are called alike; `*`
+    /// stands for any text. Default none: callers may have any name, and who is called must have
+    /// the IP address that was dialed.
+    pub names: Vec<String>,
+}
+
+impl Certificates {
+    /// The files that are needed.
+    pub fn new(
+        certificate: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+        trust: impl Into<PathBuf>,
+    ) -> Self {
+        let [certificate, key, trust] = [certificate.into(), key.into(), trust.into()];
+        Self { certificate, key, trust, revoked: None, names: Vec::new() }
+    }
 }
 
 impl Default for TcpOptions {
@@ -61,6 +126,7 @@ impl Default for TcpOptions {
             slow_reader_limit: Duration::ZERO,
             keep_alive: KEEP_ALIVE,
             busy_poll: Duration::ZERO,
+            security: TcpSecurity::None,
         }
     }
 }

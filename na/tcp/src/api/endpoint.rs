@@ -91,7 +91,7 @@ impl Core {
         if let Phase::Up(link) = phase
             && now
             && broken.is_none()
-            && out.send_short(&link.socket, kind, tag, buf.as_slice())
+            && out.send_short(&mut link.line, kind, tag, buf.as_slice())
         {
             out.wrote(received);
             drop(state);
@@ -153,7 +153,7 @@ impl Core {
         if !now && !may_wait {
             return Copied::Not;
         }
-        if now && out.send_short(&link.socket, kind, tag, message) {
+        if now && out.send_short(&mut link.line, kind, tag, message) {
             out.wrote(received);
             return Copied::Sent;
         }
@@ -341,7 +341,8 @@ impl TcpEndpoint {
         };
         let inbox = core.group.bells.get(shard);
         let inbox = inbox.as_deref();
-        let poller = Poller::new(listener, core.mail.bell(), inbox, core.message_bytes_max)?;
+        let desk = core.desk.as_ref().map(|desk| desk.bell());
+        let poller = Poller::new(listener, core.mail.bell(), inbox, desk, core.message_bytes_max)?;
         Ok(Self {
             self_addr: core.addr_of(&myself),
             loopback: Loopback::default(),

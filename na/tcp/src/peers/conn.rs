@@ -7,7 +7,9 @@ use crate::peers::group::{CallerKey, Handed};
 use crate::peers::peer::Peer;
 use crate::stream::frame_reader::FrameReader;
 use na_core::Addr;
+use na_core::Principal;
 use na_core::group::placement::Permit;
+use na_tls::Sealer;
 use prim::sync::Arc;
 
 /// Connecting to one address of a peer, until its hello is there. `next` is the address to try if
@@ -60,6 +62,12 @@ pub(crate) struct Conn {
     pub(crate) socket: Arc<OwnedFd>,
     pub(crate) stage: Stage,
     pub(crate) incoming: FrameReader,
+    /// A handshake of TLS is under way, before anything else is said.
+    pub(crate) is_securing: bool,
+    /// Seals what is sent, from the handshake on until a link with the peer has it.
+    pub(crate) sealer: Option<Box<Sealer>>,
+    /// The identity that the peer has proven in the handshake, or else its host.
+    pub(crate) principal: Principal,
     /// There may be something to read.
     pub(crate) readable: bool,
     /// The socket may have room again.
@@ -93,6 +101,9 @@ impl Conn {
             socket: Arc::new(socket),
             stage,
             incoming: FrameReader::new(message_bytes_max),
+            is_securing: false,
+            sealer: None,
+            principal: Principal::Unknown,
             readable: false,
             writable: false,
             hung_up: false,
@@ -130,7 +141,7 @@ impl Conn {
 
     /// Returns whether there is something to do for it at once.
     pub(crate) fn has_work(&self) -> bool {
-        (self.readable && self.paused.is_none()) || self.writable
+        !self.is_securing && ((self.readable && self.paused.is_none()) || self.writable)
     }
 
     /// Until when it must have come further.

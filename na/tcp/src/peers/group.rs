@@ -22,12 +22,14 @@ use na_core::group::directory::Directory;
 use na_core::group::placement::{Caller, NotAdmitted, Permit, Placement};
 use na_core::hosts::host_port::PeerKey;
 use na_core::{Addr, Error, OpenOptions, Principal};
+use na_tls::{Doorkeeper, Settings};
 use prim::sync::{Arc, Mutex};
 
 /// How a bell is called, should it be lost.
 const BELL_NAME: &str = "the eventfd by which a tcp endpoint gets connections from another one";
 
-/// A caller that may have several connections: its host, and the number of its endpoint.
+/// A caller that may have several connections: what it has proven, or else its host, and the number
+/// of its endpoint.
 pub(crate) type CallerKey = (Principal, u64);
 
 /// The names by which the endpoints of a group know a peer to be the same one.
@@ -60,6 +62,8 @@ pub(crate) struct Group {
     pub(crate) options: OpenOptions,
     /// Where others reach the group, if it listens.
     pub(crate) listening: Option<SocketAddr>,
+    /// Makes connections private, if they are to be.
+    pub(crate) doorkeeper: Option<Doorkeeper>,
     /// Held while the group grows.
     pub(crate) growing: Mutex<()>,
 }
@@ -78,6 +82,9 @@ impl Group {
             directory: Directory::new(Addr::unique_endpoint_id()),
             number: u64::from_ne_bytes(number),
             bells: Bells::new(BELL_NAME, count)?,
+            doorkeeper: Settings::load(&options.tcp.security)?
+                .map(|settings| Doorkeeper::start(Arc::new(settings)))
+                .transpose()?,
             options,
             listening,
             growing: Mutex::new(()),
@@ -94,15 +101,15 @@ impl Group {
         self.placement.grow().map_err(group::not_grown)
     }
 
-    /// Gives the connection that a caller on `host` has made a place at one of the endpoints.
+    /// Gives the connection that a caller has made a place at one of the endpoints.
     pub(crate) fn admit(
         &self,
-        host: Principal,
+        caller: Principal,
         hello: &Hello,
         connections_max: usize,
     ) -> Result<Permit<CallerKey, Handed>, NotAdmitted> {
         let wanted = hello.shards.and_then(|shards| shards.wanted).map(usize::from);
-        let caller = caller_key(host, hello).zip(hello.shards).map(|(key, shards)| Caller {
+        let caller = caller_key(caller, hello).zip(hello.shards).map(|(key, shards)| Caller {
             key,
             connections_max: group::connections_max(shards.count.into(), self.count()),
         });
@@ -133,6 +140,6 @@ impl Group {
 
 /// The name of a caller that is a group; `None`: it is an endpoint alone, and is known by its
 /// connection only.
-pub(crate) fn caller_key(host: Principal, hello: &Hello) -> Option<CallerKey> {
-    hello.shards.and(hello.endpoint()).map(|endpoint| (host, endpoint))
+pub(crate) fn caller_key(caller: Principal, hello: &Hello) -> Option<CallerKey> {
+    hello.shards.and(hello.endpoint()).map(|endpoint| (caller, endpoint))
 }

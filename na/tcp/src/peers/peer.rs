@@ -16,11 +16,11 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::peers::transfers::Transfers;
 use crate::stream::frame_reader::ReadPlan;
+use crate::stream::line::Line;
 use crate::stream::outgoing::faults::is_fault;
 use crate::stream::outgoing::{Flushed, Harvest, Outgoing};
 use crate::wire::frame::Kind;
@@ -32,9 +32,9 @@ use prim::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use prim::sync::{Arc, Mutex, lock};
 
 /// The connection with a peer.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Link {
-    pub(crate) socket: Arc<OwnedFd>,
+    pub(crate) line: Line,
     /// The number of the peer's endpoint, if its hello has one.
     pub(crate) endpoint: Option<u64>,
     /// Longest message that both sides take, bytes.
@@ -58,10 +58,10 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// The socket by which frames leave that need not be queued; see [`Outgoing`].
-    pub(crate) fn door(&self, broken: &Option<Broken>) -> Option<&OwnedFd> {
+    /// The line by which frames leave that need not be queued; see [`Outgoing`].
+    pub(crate) fn door(&mut self, broken: &Option<Broken>) -> Option<&mut Line> {
         match self {
-            Self::Up(link) if broken.is_none() => Some(&link.socket),
+            Self::Up(link) if broken.is_none() => Some(&mut link.line),
             _ => None,
         }
     }
@@ -298,12 +298,12 @@ impl PeerState {
 
     /// Sends what the kernel takes. An error ends the peer in the next poll, see `broken`.
     pub(crate) fn flush(&mut self, peer: &Peer) -> Flushed {
-        let Phase::Up(link) = &self.phase else { return Flushed::Blocked };
+        let Phase::Up(link) = &mut self.phase else { return Flushed::Blocked };
         if self.broken.is_some() {
             return Flushed::Blocked;
         }
         let Self { out, harvest, transfers, .. } = self;
-        match out.flush(&link.socket, harvest, || transfers.get_is_cut()) {
+        match out.flush(&mut link.line, harvest, || transfers.get_is_cut()) {
             Ok(flushed) if harvest.unreadable.is_empty() => flushed,
             Ok(_) => {
                 for number in std::mem::take(&mut harvest.unreadable) {

@@ -16,9 +16,9 @@
 //! data was cut into frames. The data of a denied put is skipped.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::OwnedFd;
 
 use crate::stream::frame_reader::{Destination, ExpectedData, ReadPlan};
+use crate::stream::line::Line;
 use crate::stream::outgoing::{Data, Harvest, Outgoing};
 use crate::wire::frame::{Kind, Request, Status, TRANSFERS_MAX};
 use na_core::base::cheap::IntBuildHasher;
@@ -123,7 +123,7 @@ impl Transfers {
         put: bool,
         transfer: Transfer,
         out: &mut Outgoing,
-        door: Option<&OwnedFd>,
+        door: Option<&mut Line>,
     ) {
         let Transfer { local, local_offset, remote, remote_offset, len } = transfer;
         let request = Request { key: remote.key, offset: remote_offset, len };
@@ -136,7 +136,7 @@ impl Transfers {
         }
     }
 
-    fn ask(&mut self, asked: Asked, out: &mut Outgoing, door: Option<&OwnedFd>) {
+    fn ask(&mut self, asked: Asked, out: &mut Outgoing, door: Option<&mut Line>) {
         let number = self.next_number;
         self.next_number += 1;
         let request = asked.request.encode();
@@ -233,7 +233,7 @@ impl Transfers {
         number: u64,
         request: Request,
         regions: &RegionTable,
-        (out, door): (&mut Outgoing, Option<&OwnedFd>),
+        (out, door): (&mut Outgoing, Option<&mut Line>),
         harvest: &mut Harvest,
     ) -> Result<(), String> {
         let put = kind == Kind::Put;
@@ -344,7 +344,7 @@ impl Transfers {
         &mut self,
         kind: Kind,
         number: u64,
-        (out, door): (&mut Outgoing, Option<&OwnedFd>),
+        (out, door): (&mut Outgoing, Option<&mut Line>),
         harvest: &mut Harvest,
     ) {
         if kind == Kind::PutData {

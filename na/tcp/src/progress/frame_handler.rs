@@ -92,6 +92,12 @@ impl Poller {
                         self.cannot_write(core, &mut conn.incoming, &peer);
                     }
                 }
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                    return Err(Lost::Broke(format!("TLS: {error}")));
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                    return Err(Lost::Refused(format!("TLS: {error}")));
+                }
                 Err(error) => {
                     return Err(Lost::Ended(format!("receiving from it failed: {error}")));
                 }

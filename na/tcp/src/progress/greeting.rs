@@ -10,6 +10,10 @@
 //! its hello announces: nothing shows that the caller listens there. So the caller neither gets
 //! what is sent to that address nor ends the connection between us and the listener.
 //!
+//! Where connections are private, a handshake of TLS comes before all this. Somebody else makes it
+//! ([`Doorkeeper`](na_tls::Doorkeeper)); meanwhile the connection waits, and counts as one without
+//! a hello.
+//!
 //! A connection that is to be with another endpoint of the group leaves between the dialer's hello
 //! and the answer, see `group.rs`.
 
@@ -26,6 +30,7 @@ use crate::peers::{Attempt, Conn, Handed, Link, Peer, PeerName, PeerPart, Phase,
 use crate::progress::frame_handler::Lost;
 use crate::progress::liveness;
 use crate::state::{Core, EVENTS, Poller, flush};
+use crate::stream::line::Line;
 use crate::system::lack;
 use crate::system::socket;
 use crate::wire::address;
@@ -33,6 +38,7 @@ use crate::wire::frame::{BadHello, Hello, Kind, Refusal};
 use na_core::group::placement::NotAdmitted;
 use na_core::hosts::host_port::PeerKey;
 use na_core::{Error, Principal};
+use na_tls::{Failure, Job, Outcome, Role, Secured};
 use prim::sync::{Arc, lock};
 
 /// Accepted connections that may be without a hello; beyond, the oldest is dropped if it has had
@@ -42,6 +48,9 @@ pub(crate) const HALF_OPEN_MAX: usize = 256;
 /// How long an accepted connection may at least take for its hello. When thousands of peers dial at
 /// once, none of them is to be dropped for being early.
 const HALF_OPEN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How bytes are sent to a connection that is turned away.
+const SEND: rustix::net::SendFlags = rustix::net::SendFlags::NOSIGNAL;
 
 /// Connections accepted in one poll.
 const ACCEPTS_MAX: usize = 64;
@@ -97,7 +106,57 @@ impl Poller {
     /// Adds a connection, with its options set, to the set that is polled.
     fn watch(&mut self, core: &Core, socket: OwnedFd, stage: Stage) -> io::Result<u64> {
         socket::configure(&socket, &core.options, core.class)?;
-        self.enlist(core, Conn::new(socket, stage, core.message_bytes_max))
+        let mut conn = Conn::new(socket, stage, core.message_bytes_max);
+        conn.is_securing = core.desk.is_some() && matches!(conn.stage, Stage::Accepted { .. });
+        let key = self.enlist(core, conn)?;
+        self.secure(core, key);
+        Ok(key)
+    }
+
+    /// Has the handshake of a connection made that is to have one before anything is said.
+    fn secure(&mut self, core: &Core, key: u64) {
+        let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.is_securing) else { return };
+        let remote = socket::remote_address(&conn.socket).map(|address| address.ip());
+        let role = match (&conn.stage, remote) {
+            (Stage::Greeting(_), Ok(address)) => Role::Dialer(address),
+            _ => Role::Acceptor,
+        };
+        if let Some((doorkeeper, desk)) = core.group.doorkeeper.as_ref().zip(core.desk.clone()) {
+            doorkeeper.secure(Job { socket: conn.socket.clone(), role, key, desk });
+        }
+    }
+
+    /// Goes on with connections whose handshake has ended.
+    pub(crate) fn take_secured(&mut self, core: &Core) {
+        for Outcome { key, result } in core.desk.iter().flat_map(|desk| desk.take()) {
+            // It may have been given up, and another one have its place: then this is no news.
+            let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.is_securing) else {
+                continue;
+            };
+            let went_on = match result {
+                Ok(secured) => go_on(core, conn, secured),
+                Err(failure) => {
+                    self.unbelieved += u64::from(matches!(conn.stage, Stage::Accepted { .. }));
+                    let reason = match &failure {
+                        Failure::Ended(reason) | Failure::Refused(reason) => reason,
+                    };
+                    let remote = socket::remote_address(&conn.socket).ok();
+                    if self.unbelieved.is_power_of_two() && conn.peer().is_none() {
+                        let from = remote.map_or_else(|| "unknown".to_owned(), |a| a.to_string());
+                        let so_far = self.unbelieved;
+                        tracing::warn!(from, so_far, reason, "a caller was not let in");
+                    }
+                    Err(match failure {
+                        Failure::Ended(reason) => Lost::Ended(reason),
+                        Failure::Refused(reason) => Lost::Refused(reason),
+                    })
+                }
+            };
+            match went_on {
+                Ok(()) => self.enqueue(key),
+                Err(lost) => self.lose(core, key, lost),
+            }
+        }
     }
 
     /// Adds a connection to the set that is polled.
@@ -126,15 +185,17 @@ impl Poller {
             return;
         }
         let attempt = attempt.clone();
-        let hello = core.hello(attempt.peer.lock().session, Some(&attempt.peer));
-        let greeted =
-            socket::connected(&conn.socket).and_then(|()| say(&conn.socket, &hello)).map(|()| {
-                conn.stage = Stage::Greeting(attempt.clone());
-            });
+        let greeted = socket::connected(&conn.socket).and_then(|()| {
+            conn.stage = Stage::Greeting(attempt.clone());
+            conn.principal = host_of(&conn.socket);
+            conn.is_securing = core.desk.is_some();
+            if conn.is_securing { Ok(()) } else { greet(core, conn) }
+        });
         let Err(error) = greeted else {
             // Whatever the events said was about connecting.
             conn.writable = false;
             conn.readable = true;
+            self.secure(core, key);
             return self.enqueue(key);
         };
         let Attempt { peer, next, deadline, .. } = attempt;
@@ -184,8 +245,11 @@ impl Poller {
                         let refusal = Some(Refusal::NoDescriptors { limit });
                         let hello = Hello { refusal, ..core.hello(limit, None) };
                         let told = self.lack.turn_away(listener, |socket| {
-                            // It may be gone already; then it needs no answer.
-                            let _ = say(socket, &hello);
+                            // It may be gone already; then it needs no answer. Nor does one that
+                            // waits for a handshake understand it.
+                            if core.desk.is_none() {
+                                let _ = rustix::net::send(socket, &hello.encode(), SEND);
+                            }
                         });
                         told.inspect(|()| self.lack.log(&error))
                     }
@@ -285,9 +349,13 @@ impl Poller {
             Err(bad) => {
                 if dialed.is_none() && bad != BadHello::Magic {
                     // It may be gone already; then it needs no answer.
-                    let _ = say(&conn.socket, &core.hello(0, None));
+                    let _ = line_of(conn).say(&core.hello(0, None).encode());
                 }
-                return Err(Lost::Broke(bad.to_string()));
+                let speaks_tls = matches!(conn.incoming.buffered(), [20..=22, 3, 0..=4, ..]);
+                return Err(Lost::Broke(match speaks_tls && conn.sealer.is_none() {
+                    true => "it speaks TLS, and this endpoint does not: see `tcp.security`".into(),
+                    false => bad.to_string(),
+                }));
             }
         };
         if let Some(refusal) = hello.refusal {
@@ -299,6 +367,9 @@ impl Poller {
             });
         }
         if dialed.is_none() && conn.permit.is_none() {
+            if conn.principal == Principal::Unknown {
+                conn.principal = host_of(&conn.socket);
+            }
             place(core, conn, &hello)?;
         }
         conn.incoming.skip(len);
@@ -325,7 +396,7 @@ impl Poller {
         });
         // Ourselves, having called another address of ours, shall not be dialed by a name that
         // needs no connection.
-        let key = caller_key(host_of(&conn.socket), hello);
+        let key = caller_key(conn.principal, hello);
         let identity = key.map(|key| core.identity(PeerName::Caller(key)));
         let part = PeerPart { identity, wanted: None };
         match announced.filter(|announced| !core.listens_at(*announced)) {
@@ -371,20 +442,20 @@ impl Poller {
         greet: bool,
     ) -> io::Result<()> {
         socket::suit_if_local(&conn.socket)?;
-        let host = host_of(&conn.socket);
-        if host != Principal::Unknown {
-            peer.set_host(host);
+        if conn.principal != Principal::Unknown {
+            peer.set_host(conn.principal);
         }
         let message_bytes_max = core.message_bytes_max.min(hello.message_bytes_max as usize);
         let alive_every = liveness::alive_every(hello);
         let session = self.with_peer(peer, |state| {
+            let mut line = line_of(conn);
             // Under the lock, so that no frame overtakes it.
             if greet {
-                say(&conn.socket, &core.hello(state.session, Some(peer)))?;
+                line.say(&core.hello(state.session, Some(peer)).encode())?;
             }
             state.conn = Some(conn.key);
             state.phase = Phase::Up(Link {
-                socket: conn.socket.clone(),
+                line,
                 endpoint: hello.endpoint(),
                 message_bytes_max,
                 alive_every,
@@ -448,10 +519,12 @@ impl Poller {
     /// A connection has not come further in time.
     pub(crate) fn timed_out(&mut self, core: &Core, key: u64) {
         let limit = core.connect_timeout;
-        let waiting = match self.conns.get_mut(key).map(|conn| &conn.stage) {
-            Some(Stage::Connecting(_)) => "connection",
-            Some(Stage::Greeting(_) | Stage::Accepted { .. }) => "hello",
-            Some(Stage::Up { .. }) | None => return,
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let waiting = match &conn.stage {
+            Stage::Connecting(_) => "connection",
+            Stage::Greeting(_) | Stage::Accepted { .. } if conn.is_securing => "TLS handshake",
+            Stage::Greeting(_) | Stage::Accepted { .. } => "hello",
+            Stage::Up { .. } => return,
         };
         self.lose(core, key, Lost::Ended(format!("no {waiting} within {limit:?}")));
     }
@@ -460,7 +533,7 @@ impl Poller {
 /// Finds a place for a connection whose dialer has said `hello`; where there is none, tells it so.
 fn place(core: &Core, conn: &mut Conn, hello: &Hello) -> Result<(), Lost> {
     let most = core.options.connections_max;
-    let reason = match core.group.admit(host_of(&conn.socket), hello, most) {
+    let reason = match core.group.admit(conn.principal, hello, most) {
         Ok(permit) => {
             let is_here = permit.shard() == core.shard;
             conn.permit = Some(permit);
@@ -472,7 +545,7 @@ fn place(core: &Core, conn: &mut Conn, hello: &Hello) -> Result<(), Lost> {
     };
     let refusal = Some(Refusal::TooManyConnections);
     // It may be gone already; then it needs no answer.
-    let _ = say(&conn.socket, &Hello { refusal, ..core.hello(0, None) });
+    let _ = line_of(conn).say(&Hello { refusal, ..core.hello(0, None) }.encode());
     Err(Lost::Ended(reason.into()))
 }
 
@@ -482,13 +555,30 @@ fn host_of(socket: &OwnedFd) -> Principal {
     remote.map_or(Principal::Unknown, |remote| Principal::of_host(remote.ip()))
 }
 
-/// Sends a hello. A fresh connection takes that much at once.
-fn say(socket: &OwnedFd, hello: &Hello) -> io::Result<()> {
-    let bytes = hello.encode();
-    match rustix::net::send(socket, &bytes, rustix::net::SendFlags::NOSIGNAL)? {
-        sent if sent == bytes.len() => Ok(()),
-        _ => Err(io::ErrorKind::WriteZero.into()),
-    }
+/// The line on which hellos are said, and then frames.
+fn line_of(conn: &mut Conn) -> Line {
+    Line::new(conn.socket.clone(), conn.sealer.take())
+}
+
+/// Says our hello to the peer that was dialed.
+fn greet(core: &Core, conn: &mut Conn) -> io::Result<()> {
+    let Stage::Greeting(attempt) = &conn.stage else { return Ok(()) };
+    let hello = core.hello(attempt.peer.lock().session, Some(&attempt.peer));
+    let mut line = line_of(conn);
+    line.say(&hello.encode())?;
+    conn.sealer = line.into_sealer();
+    Ok(())
+}
+
+/// The handshake of a connection has ended well: now hellos are said.
+fn go_on(core: &Core, conn: &mut Conn, secured: Box<Secured>) -> Result<(), Lost> {
+    let Secured { sealer, opener, left, principal } = *secured;
+    conn.is_securing = false;
+    conn.sealer = Some(sealer);
+    conn.principal = principal;
+    conn.incoming.open_by(opener, left);
+    conn.readable = true;
+    greet(core, conn).map_err(|error| Lost::Ended(format!("greeting it failed: {error}")))
 }
 
 #[cfg(test)]

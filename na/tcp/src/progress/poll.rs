@@ -34,7 +34,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec};
 
 use crate::peers::{BELL_NAME, Broken, Conn, Pause, Peer, PeerState, Phase, Stage};
-use crate::state::{BELL, Core, EVENTS, INBOX, LISTENER, Poller, TIMER, TIMER_NAME, flush};
+use crate::state::{BELL, Core, DESK, EVENTS, INBOX, LISTENER, Poller, TIMER, TIMER_NAME, flush};
 use crate::system::leaving::Leaving;
 use crate::wire::frame::Kind;
 use na_core::{Error, OpId, Tag};
@@ -74,6 +74,9 @@ impl Poller {
         let few_are_hot = (1..HOT_MAX).contains(&self.hot.len());
         if !few_are_hot || self.polls.is_multiple_of(EVENTS_EVERY) {
             self.take_events(core)?;
+        }
+        if std::mem::take(&mut self.desk_ready) {
+            self.take_secured(core);
         }
         // What others have completed does not count, or who sends without end would never read.
         let full = self.batch.len().saturating_add(budget);
@@ -141,6 +144,7 @@ impl Poller {
             && !core.budget.calls()
             && !self.timer_fired
             && !self.accept_ready
+            && !self.desk_ready
     }
 
     /// Returns whether a hot connection has more for the next poll, and no event to come for it.
@@ -200,6 +204,7 @@ impl Poller {
                     core.group.bells.silence(core.shard);
                     self.accept_ready = true;
                 }
+                DESK => self.desk_ready = true,
                 BELL => lost::silence(core.mail.bell(), BELL_NAME),
                 TIMER => {
                     lost::silence(&self.timer, TIMER_NAME);
@@ -233,6 +238,9 @@ impl Poller {
     fn look_at(&mut self, core: &Core, key: u64) {
         let Some(mut conn) = self.conns.take(key) else { return };
         conn.queued = false;
+        if conn.is_securing {
+            return self.conns.put_back(conn);
+        }
         if matches!(conn.stage, Stage::Connecting(_)) {
             self.conns.put_back(conn);
             return self.connecting(core, key);

@@ -17,6 +17,7 @@ use na_core::hosts::host_port::PeerKey;
 use na_core::limits::budget::Budget;
 use na_core::matching::Matcher;
 use na_core::{Addr, Error, Principal, RegionTable, TcpOptions, TrafficClass};
+use na_tls::Desk;
 use prim::fork::Process;
 use prim::lock::BiasedLock;
 use prim::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,6 +65,8 @@ pub(crate) struct Core {
     pub(crate) group: Arc<Group>,
     /// Our number among them.
     pub(crate) shard: usize,
+    /// Where handshakes of TLS end that we have made, if connections are to be private.
+    pub(crate) desk: Option<Arc<Desk>>,
 }
 
 impl Core {
@@ -98,6 +101,7 @@ impl Core {
             closed: AtomicBool::new(false),
             process: Process::current(),
             gather: Gather::new(),
+            desk: group.doorkeeper.is_some().then(Desk::new).transpose()?,
             group,
             shard,
         })

@@ -8,5 +8,5 @@ pub(crate) mod poller;
 
 pub(crate) use self::core::{Core, flush};
 pub(crate) use self::poller::{
-    BELL, EVENTS, INBOX, LISTENER, Poller, Redial, TIMER, TIMER_NAME, Ticks, watch_inbox,
+    BELL, DESK, EVENTS, INBOX, LISTENER, Poller, Redial, TIMER, TIMER_NAME, Ticks, watch_inbox,
 };

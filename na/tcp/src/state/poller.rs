@@ -23,6 +23,9 @@ pub(crate) const TIMER: u64 = u64::MAX - 2;
 /// Other endpoints of the group have handed something over.
 pub(crate) const INBOX: u64 = u64::MAX - 3;
 
+/// Handshakes of TLS have ended.
+pub(crate) const DESK: u64 = u64::MAX - 4;
+
 /// How the timer is called, should it be lost.
 pub(crate) const TIMER_NAME: &str = "the timer of a tcp endpoint";
 
@@ -67,6 +70,10 @@ pub(crate) struct Poller {
     /// It has fired: limits are looked at when this poll has read what there is.
     pub(crate) timer_fired: bool,
     pub(crate) listener: Option<OwnedFd>,
+    /// Handshakes of TLS may have ended.
+    pub(crate) desk_ready: bool,
+    /// Callers that were refused in a handshake so far.
+    pub(crate) unbelieved: u64,
     /// There may be connections to accept, from the listener or from other endpoints.
     pub(crate) accept_ready: bool,
     pub(crate) lack: Lack,
@@ -104,11 +111,13 @@ pub(crate) fn watch_inbox(epoll: &OwnedFd, bell: &OwnedFd) -> Result<(), Error> 
 }
 
 impl Poller {
-    /// A poller that listens on `listener`, woken by `bell`, and by `inbox` if it has a group.
+    /// A poller that listens on `listener`, woken by `bell`, by `inbox` if it has a group, and by
+    /// `desk` if it has handshakes of TLS made.
     pub(crate) fn new(
         listener: Option<OwnedFd>,
         bell: &OwnedFd,
         inbox: Option<&OwnedFd>,
+        desk: Option<&OwnedFd>,
         message_bytes_max: usize,
     ) -> Result<Self, Error> {
         let failed = |what| move |errno| Error::io(what, errno);
@@ -123,6 +132,9 @@ impl Poller {
         };
         watch(bell, BELL)?;
         watch(&timer, TIMER)?;
+        if let Some(desk) = desk {
+            watch(desk, DESK)?;
+        }
         if let Some(inbox) = inbox {
             watch_inbox(&epoll, inbox)?;
         }
@@ -132,6 +144,8 @@ impl Poller {
             timer_at: None,
             timer_fired: false,
             listener: None,
+            desk_ready: false,
+            unbelieved: 0,
             accept_ready: false,
             lack: Lack::default(),
             accept_again_at: None,

@@ -18,8 +18,13 @@
 //! none. The first few bytes of a frame whose rest is awaited are kept in as much memory as they
 //! need. So many peers that begin frames and do not end them take no more memory than they have
 //! sent bytes.
+//!
+//! Where the connection is one of records (TLS), these are read behind what the buffer holds, and
+//! opened in place; all their data goes through the buffer. So the buffer has two parts: bytes of
+//! frames, and the beginning of a record behind them.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 
 use crate::system::socket::{self, Pieces};
@@ -28,6 +33,7 @@ use na_core::matching::Claimed;
 use na_core::memory::handles::zeros;
 use na_core::memory::region::Filled;
 use na_core::{LocalMem, OpId, RawSegment};
+use na_tls::{Opened, Opener, RECORD_BYTES_MAX, Unreadable, record_bytes};
 
 /// Bytes of the buffer, unless messages are larger.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -154,6 +160,9 @@ pub(crate) struct FrameReader {
     start: usize,
     end: usize,
     long: Option<Long>,
+    opener: Option<Opener>,
+    /// Where bytes of records lie that are not opened, at `end` or behind it.
+    sealed: Range<usize>,
     /// Bytes of the data whose header is in front: those that follow it in the buffer, and those
     /// after them that are in their memory already.
     landed: (usize, usize),
@@ -163,7 +172,24 @@ pub(crate) struct FrameReader {
 impl FrameReader {
     pub(crate) fn new(message_bytes_max: usize) -> Self {
         let buffer = Box::default();
-        Self { buffer, start: 0, end: 0, long: None, landed: (0, 0), message_bytes_max }
+        Self {
+            buffer,
+            start: 0,
+            end: 0,
+            long: None,
+            opener: None,
+            sealed: 0..0,
+            landed: (0, 0),
+            message_bytes_max,
+        }
+    }
+
+    /// Reads records from now on, of which the first bytes are `begun`. Nothing has been read
+    /// before.
+    pub(crate) fn open_by(&mut self, opener: Opener, begun: Vec<u8>) {
+        self.opener = Some(opener);
+        self.sealed = 0..begun.len();
+        self.buffer = begun.into_boxed_slice();
     }
 
     /// Everything in the buffer.
@@ -210,14 +236,29 @@ impl FrameReader {
 
     /// Gives the buffer back if there is nothing in it, or little.
     pub(crate) fn rest(&mut self, buffers: &mut Buffers) {
-        let len = self.end - self.start;
+        let len = self.end - self.start + self.sealed.len();
         if self.buffer.len() < buffers.bytes || len > buffers.bytes / FEW {
             return;
         }
-        let Some(mut few) = zeros(len) else { return };
-        few.copy_from_slice(self.buffered());
-        buffers.give_back(std::mem::replace(&mut self.buffer, few.into_boxed_slice()));
-        (self.start, self.end) = (0, len);
+        let Some(few) = zeros(len) else { return };
+        buffers.give_back(self.move_to(few.into_boxed_slice()));
+    }
+
+    /// Moves everything to the front of another buffer, which has room for it. Returns the old one.
+    fn move_to(&mut self, mut buffer: Box<[u8]>) -> Box<[u8]> {
+        let (len, sealed) = (self.end - self.start, self.sealed.len());
+        buffer[..len].copy_from_slice(self.buffered());
+        buffer[len..len + sealed].copy_from_slice(&self.buffer[self.sealed.clone()]);
+        (self.start, self.end, self.sealed) = (0, len, len..len + sealed);
+        std::mem::replace(&mut self.buffer, buffer)
+    }
+
+    /// Moves everything to the front of the buffer.
+    fn move_up(&mut self) {
+        let (len, sealed) = (self.end - self.start, self.sealed.len());
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.buffer.copy_within(self.sealed.clone(), len);
+        (self.start, self.end, self.sealed) = (0, len, len..len + sealed);
     }
 
     /// Returns the next thing that the buffer holds.
@@ -336,13 +377,13 @@ impl FrameReader {
     /// Reads and forgets what has arrived, up to a bound; after [`abandon`](Self::abandon).
     pub(crate) fn drain(&mut self, from: impl AsFd, buffers: &mut Buffers) {
         for _ in 0..DRAIN_READS {
-            (self.start, self.end) = (0, 0);
+            (self.start, self.end, self.sealed) = (0, 0, 0..0);
             match self.fill(&from, buffers, ReadPlan::Any) {
                 Ok((0, _)) | Err(_) => break,
                 Ok(_) => {}
             }
         }
-        (self.start, self.end) = (0, 0);
+        (self.start, self.end, self.sealed) = (0, 0, 0..0);
         self.rest(buffers);
     }
 
@@ -355,6 +396,9 @@ impl FrameReader {
         appetite: ReadPlan,
     ) -> io::Result<(usize, bool)> {
         self.make_room(buffers)?;
+        if self.opener.is_some() {
+            return self.fill_opened(from);
+        }
         let most = match self.start < self.end {
             // There is the beginning of a frame for which nothing waits.
             true => usize::MAX,
@@ -398,20 +442,61 @@ impl FrameReader {
 
     fn make_room(&mut self, buffers: &mut Buffers) -> io::Result<()> {
         if self.buffer.len() < buffers.bytes {
-            let mut buffer = buffers.take().ok_or(io::ErrorKind::OutOfMemory)?;
-            let len = self.end - self.start;
-            buffer[..len].copy_from_slice(self.buffered());
-            (self.buffer, self.start, self.end) = (buffer, 0, len);
+            let buffer = buffers.take().ok_or(io::ErrorKind::OutOfMemory)?;
+            self.move_to(buffer);
         }
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        } else if self.start > self.buffer.len() / 2 {
-            // What is left is less than a frame: frames are handled as long as they are whole, or
-            // reading pauses.
-            self.buffer.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
+        // What is left is less than a frame: frames are handled as long as they are whole, or
+        // reading pauses.
+        if self.start == self.end && self.sealed.is_empty() {
+            (self.start, self.end, self.sealed) = (0, 0, 0..0);
+        } else if self.start > self.buffer.len() / 2
+            || (self.opener.is_some() && self.buffer.len() - self.sealed.end < RECORD_BYTES_MAX)
+        {
+            self.move_up();
         }
         Ok(())
+    }
+
+    /// As [`fill`](Self::fill), from records.
+    fn fill_opened(&mut self, from: impl AsFd) -> io::Result<(usize, bool)> {
+        let (before, mut short) = (self.end, false);
+        loop {
+            let is_over = self.open()?;
+            if self.end > before || is_over {
+                return Ok((self.end - before, short));
+            }
+            let room = &mut self.buffer[self.sealed.end..];
+            let asked = room.len();
+            let got = match rustix::net::recv(&from, room, rustix::net::RecvFlags::DONTWAIT) {
+                Ok((got, _)) => got,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            if got == 0 {
+                return Ok((0, true));
+            }
+            self.sealed.end += got;
+            short = got < asked;
+        }
+    }
+
+    /// Opens the records that are whole. `true`: the peer sends nothing more.
+    fn open(&mut self) -> Result<bool, Unreadable> {
+        let Some(opener) = &mut self.opener else { return Ok(false) };
+        while let Some(len) = record_bytes(&self.buffer[self.sealed.clone()])?
+            && len <= self.sealed.len()
+        {
+            let (at, room) = (self.sealed.start, self.end..self.sealed.start + len);
+            self.sealed.start += len;
+            match opener.open(&mut self.buffer[room], at - self.end)? {
+                Opened::Data(len) => self.end += len,
+                Opened::End => return Ok(true),
+            }
+        }
+        if self.sealed.is_empty() {
+            self.sealed = self.end..self.end;
+        }
+        Ok(false)
     }
 
     /// Collects where the rest of a frame that was begun goes. `false`: it has more pieces.

@@ -10,7 +10,7 @@
 //! that a batch of them is one frame to us.
 //!
 //! A short frame that finds nothing queued before it, and a socket that is not full, is not queued
-//! at all: it leaves through the *door*, the socket of a peer that is up. Callers that may write at
+//! at all: it leaves through the *door*, the line to a peer that is up. Callers that may write at
 //! once pass the door along.
 //!
 //! Answers that a full socket does not take are packed as well, and their sends complete at once: a
@@ -21,11 +21,11 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use self::faults::is_fault;
-use crate::system::socket::{self, COPIES_BYTES, Copies, Pieces};
+use crate::stream::line::Line;
+use crate::system::socket::{COPIES_BYTES, Copies, Pieces};
 use crate::wire::frame::{HEADER_BYTES, Header, Kind, REQUEST_BYTES};
 use na_core::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
 
@@ -111,6 +111,7 @@ impl Frame {
                 let left = (self.len - skip) as u64;
                 let mut run = memory.region().pieces(offset + skip as u64, left);
                 // What may be gone is for the kernel to find out.
+                pieces.note_gone(memory.region().is_raw());
                 let copies = left <= COPY_BYTES_MAX as u64 && !memory.region().is_raw();
                 return run.all(|piece| match copies {
                     // SAFETY: a piece of registered memory, which `memory` keeps valid, and which
@@ -221,6 +222,8 @@ pub(crate) struct Outgoing {
     /// Messages that were sent or queued so far.
     messages: u64,
     blocked: bool,
+    /// Bytes of records that the kernel has not taken; their frames count as sent.
+    sealed: usize,
     /// Memory for the next packed frame.
     spare: Vec<u8>,
     /// Bytes that had come from the peer before a send last wrote by itself, and when it did.
@@ -229,7 +232,7 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.bulks.is_empty()
+        self.queue.is_empty() && self.bulks.is_empty() && self.sealed == 0
     }
 
     /// Returns whether nothing is in the way of a frame.
@@ -293,12 +296,12 @@ impl Outgoing {
     /// the same arguments, and what was sent of it is known.
     pub(crate) fn send_short(
         &mut self,
-        socket: impl AsFd,
+        line: &mut Line,
         kind: Kind,
         tag: Tag,
         bytes: &[u8],
     ) -> bool {
-        let sent = self.send_alone(socket, kind, u64::from(tag.0), bytes);
+        let sent = self.send_alone(line, kind, u64::from(tag.0), bytes);
         // Else it counts when it is pushed.
         self.messages += u64::from(sent);
         sent
@@ -307,17 +310,17 @@ impl Outgoing {
     /// Sends requests and verdicts, past the queue if that is empty.
     pub(crate) fn send_small(
         &mut self,
-        door: Option<&OwnedFd>,
+        door: Option<&mut Line>,
         kind: Kind,
         number: u64,
         payload: &[u8],
     ) {
-        if !door.is_some_and(|socket| self.send_alone(socket, kind, number, payload)) {
+        if !door.is_some_and(|line| self.send_alone(line, kind, number, payload)) {
             self.push_small(kind, number, payload);
         }
     }
 
-    fn send_alone(&mut self, socket: impl AsFd, kind: Kind, number: u64, bytes: &[u8]) -> bool {
+    fn send_alone(&mut self, line: &mut Line, kind: Kind, number: u64, bytes: &[u8]) -> bool {
         if bytes.len() > COPY_BYTES_MAX || !self.is_free() {
             return false;
         }
@@ -329,10 +332,10 @@ impl Outgoing {
         }
         let len = pieces.bytes();
         // SAFETY: both pieces are copies in `room`, which lives here.
-        let sent = unsafe { socket::send(socket, &mut pieces) };
+        let sent = unsafe { line.send(&mut pieces) };
         // A flush will find the error again.
         let sent = sent.unwrap_or(0);
-        self.taken += sent as u64;
+        self.took(line, sent);
         if sent < len {
             self.sent = sent;
         }
@@ -341,7 +344,7 @@ impl Outgoing {
 
     /// Sends the data of a get past the queue, if it is short and that is empty. `false`: it has to
     /// be pushed.
-    pub(crate) fn send_short_data(&mut self, door: Option<&OwnedFd>, data: Data<'_>) -> bool {
+    pub(crate) fn send_short_data(&mut self, door: Option<&mut Line>, data: Data<'_>) -> bool {
         self.send_data(door, None, Kind::GetData, data)
     }
 
@@ -349,7 +352,7 @@ impl Outgoing {
     /// both have to be pushed.
     pub(crate) fn send_short_put(
         &mut self,
-        door: Option<&OwnedFd>,
+        door: Option<&mut Line>,
         request: &[u8; REQUEST_BYTES],
         data: Data<'_>,
     ) -> bool {
@@ -358,14 +361,14 @@ impl Outgoing {
 
     fn send_data(
         &mut self,
-        door: Option<&OwnedFd>,
+        door: Option<&mut Line>,
         request: Option<&[u8; REQUEST_BYTES]>,
         kind: Kind,
         data: Data<'_>,
     ) -> bool {
         let Data { number, memory, offset, len } = data;
         let is_short = len <= COPY_BYTES_MAX as u64 && !memory.region().is_raw();
-        let Some(socket) = door.filter(|_| is_short && self.is_free()) else {
+        let Some(line) = door.filter(|_| is_short && self.is_free()) else {
             return false;
         };
         let mut room: Copies = [MaybeUninit::uninit(); COPIES_BYTES];
@@ -385,14 +388,27 @@ impl Outgoing {
         }
         let whole = pieces.bytes();
         // SAFETY: all pieces are copies in `room`, which lives here.
-        let sent = unsafe { socket::send(socket, &mut pieces) };
+        let sent = unsafe { line.send(&mut pieces) };
         // A flush will find the error again.
         let sent = sent.unwrap_or(0);
-        self.taken += sent as u64;
+        self.took(line, sent);
         if sent < whole {
             self.queue_rest(request, header, data, sent);
         }
         true
+    }
+
+    /// The line has taken `sent` bytes of frames, and perhaps sent records on its way.
+    #[inline]
+    fn took(&mut self, line: &Line, sent: usize) {
+        self.taken += sent as u64;
+        let waiting = line.waiting();
+        if waiting != self.sealed {
+            // To be seen as well by those who ask whether the kernel takes anything.
+            self.taken += self.sealed.saturating_sub(waiting) as u64;
+            self.sealed = waiting;
+            self.blocked |= waiting > 0;
+        }
     }
 
     /// Queues the frames of which `sent` bytes were sent.
@@ -613,7 +629,7 @@ impl Outgoing {
     /// has been put into a frame.
     pub(crate) fn flush(
         &mut self,
-        socket: impl AsFd,
+        line: &mut Line,
         harvest: &mut Harvest,
         mut get_is_cut: impl FnMut(),
     ) -> io::Result<Flushed> {
@@ -622,6 +638,18 @@ impl Outgoing {
         let mut alone = false;
         while total < FLUSH_BYTES_MAX {
             self.cut_chunks(&mut get_is_cut);
+            if self.queue.is_empty() && self.sealed > 0 {
+                let pushed = line.push();
+                self.took(line, 0);
+                match pushed {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        self.blocked = true;
+                        return Ok(Flushed::Blocked);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
             if self.queue.is_empty() {
                 if self.queue.capacity() > QUEUE_KEPT {
                     self.queue = VecDeque::new();
@@ -635,10 +663,15 @@ impl Outgoing {
             // keeps unchanged until this call returns:
             // - headers and short payloads are copies in `room`, long ones slices of the frame;
             // - a chunk's pieces lie in registered memory, which its `memory` keeps alive.
-            match unsafe { socket::send(&socket, &mut pieces) } {
+            match unsafe { line.send(&mut pieces) } {
                 Ok(sent) => {
                     self.consume(sent, harvest);
+                    self.took(line, sent);
                     total += sent;
+                    if self.blocked {
+                        // Of records that are sealed the kernel has taken what it could.
+                        return Ok(Flushed::Blocked);
+                    }
                 }
                 Err(error) if is_fault(&error) && !alone => alone = true,
                 Err(error) if is_fault(&error) => {
@@ -710,7 +743,6 @@ impl Outgoing {
 
     fn consume(&mut self, bytes: usize, harvest: &mut Harvest) {
         self.sent += bytes;
-        self.taken += bytes as u64;
         while let Some(frame) = self.queue.front()
             && self.sent >= HEADER_BYTES + frame.len
         {

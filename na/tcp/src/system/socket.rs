@@ -205,6 +205,8 @@ pub(crate) struct Pieces<'a> {
     copied: usize,
     /// The last piece ends where the copies end.
     copying: bool,
+    /// Pages of some piece may be gone.
+    may_be_gone: bool,
     _room: PhantomData<&'a mut [MaybeUninit<u8>]>,
 }
 
@@ -224,6 +226,7 @@ impl<'a> Pieces<'a> {
             room_bytes: room.len(),
             copied: 0,
             copying: false,
+            may_be_gone: false,
             _room: PhantomData,
         }
     }
@@ -263,8 +266,17 @@ impl<'a> Pieces<'a> {
         self.push(RawSegment { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() })
     }
 
+    /// Notes that pages of some piece may be gone, as those of a mapped file that was cut off.
+    pub(crate) fn note_gone(&mut self, may_be: bool) {
+        self.may_be_gone |= may_be;
+    }
+
+    pub(crate) fn may_be_gone(&self) -> bool {
+        self.may_be_gone
+    }
+
     /// The pieces.
-    fn as_slice(&self) -> &[libc::iovec] {
+    pub(crate) fn as_slice(&self) -> &[libc::iovec] {
         // SAFETY: the first `count` entries are set, and an entry that may be unset has the layout
         // of one that is set.
         unsafe { std::slice::from_raw_parts(self.pieces.as_ptr().cast(), self.count) }

@@ -2,8 +2,16 @@
 
 use super::*;
 use na_core::{Access, Memory, RegionTable};
+use prim::sync::Arc;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
+
+/// A line that does not block, and its other end.
+fn lines() -> (Line, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    (Line::new(Arc::new(ours.into()), None), theirs)
+}
 
 fn message(text: &[u8]) -> MsgBuf {
     let mut buf = MsgBuf::with_capacity(64);
@@ -35,13 +43,13 @@ fn frames(stream: &mut UnixStream, frames: usize) -> Vec<(Kind, u64, Vec<u8>)> {
 
 #[test]
 fn messages_leave_in_order_and_complete() {
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let (mut ours, mut theirs) = lines();
     let mut out = Outgoing::default();
     let mut harvest = Harvest::default();
     for op in 0..100 {
         out.push_message(Kind::Expected, OpId(op), Tag(op as u32), message(&[op as u8]));
     }
-    assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::All);
+    assert_eq!(out.flush(&mut ours, &mut harvest, || ()).unwrap(), Flushed::All);
     assert_eq!(sent(&harvest), (0..100).collect::<Vec<_>>());
     for (at, (kind, number, payload)) in frames(&mut theirs, 100).into_iter().enumerate() {
         assert_eq!((kind, number, payload), (Kind::Expected, at as u64, vec![at as u8]));
@@ -50,7 +58,7 @@ fn messages_leave_in_order_and_complete() {
 
 #[test]
 fn packed_messages_keep_their_place_among_the_others() {
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let (mut ours, mut theirs) = lines();
     let mut out = Outgoing::default();
     let mut harvest = Harvest::default();
     let mut expected = Vec::new();
@@ -60,7 +68,7 @@ fn packed_messages_keep_their_place_among_the_others() {
         if number % 4 == 3 {
             out.push_message(Kind::Unexpected, OpId(number.into()), tag, message(&bytes));
             assert!(!out.push_packed(Kind::Unexpected, tag, &bytes), "behind a message");
-            assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::All);
+            assert_eq!(out.flush(&mut ours, &mut harvest, || ()).unwrap(), Flushed::All);
         } else {
             assert!(out.push_packed(Kind::Expected, tag, &bytes));
         }
@@ -74,8 +82,7 @@ fn packed_messages_keep_their_place_among_the_others() {
 
 #[test]
 fn packed_messages_are_few_and_arrive_whole_when_the_socket_is_full() {
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    ours.set_nonblocking(true).unwrap();
+    let (mut ours, mut theirs) = lines();
     let mut out = Outgoing::default();
     let mut harvest = Harvest::default();
     assert!(!out.push_packed(Kind::Expected, Tag(0), &[0; COPY_BYTES_MAX + 1]), "too long");
@@ -85,10 +92,10 @@ fn packed_messages_are_few_and_arrive_whole_when_the_socket_is_full() {
             taken += 1;
         }
         assert!(out.queue.len() == 1 && out.queue[0].len <= PACKED_BYTES_MAX);
-        blocked = out.flush(&ours, &mut harvest, || ()).unwrap() == Flushed::Blocked;
+        blocked = out.flush(&mut ours, &mut harvest, || ()).unwrap() == Flushed::Blocked;
     }
     let reader = std::thread::spawn(move || frames(&mut theirs, taken as usize));
-    while out.flush(&ours, &mut harvest, || ()).unwrap() != Flushed::All {
+    while out.flush(&mut ours, &mut harvest, || ()).unwrap() != Flushed::All {
         std::thread::yield_now();
     }
     for (at, (_, number, bytes)) in reader.join().unwrap().into_iter().enumerate() {
@@ -99,8 +106,7 @@ fn packed_messages_are_few_and_arrive_whole_when_the_socket_is_full() {
 
 #[test]
 fn chunks_of_several_transfers_take_turns_and_release_their_memory() {
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    ours.set_nonblocking(true).unwrap();
+    let (mut ours, mut theirs) = lines();
     let table = RegionTable::new();
     let len = CHUNK_BYTES * 2 + 10;
     let mut out = Outgoing::default();
@@ -113,7 +119,7 @@ fn chunks_of_several_transfers_take_turns_and_release_their_memory() {
     let reader = std::thread::spawn(move || frames(&mut theirs, 6));
     let (mut harvest, mut cut) = (Harvest::default(), 0);
     loop {
-        match out.flush(&ours, &mut harvest, || cut += 1).unwrap() {
+        match out.flush(&mut ours, &mut harvest, || cut += 1).unwrap() {
             Flushed::All => break,
             Flushed::Blocked => std::thread::yield_now(),
             Flushed::More => {}
@@ -133,7 +139,7 @@ fn chunks_of_several_transfers_take_turns_and_release_their_memory() {
 }
 
 /// The frames of a put of four bytes, or its data alone as those of a get.
-fn short_transfer(out: &mut Outgoing, door: &OwnedFd, put: bool, memory: &LocalMem) -> bool {
+fn short_transfer(out: &mut Outgoing, door: &mut Line, put: bool, memory: &LocalMem) -> bool {
     let data = Data { number: 5, memory, offset: 1, len: 4 };
     match put {
         true => out.send_short_put(Some(door), &[9; REQUEST_BYTES], data),
@@ -147,10 +153,9 @@ fn what_the_socket_takes_in_part_arrives_whole() {
     let memory = Memory::from_vec(vec![0, 1, 2, 3, 4, 5]);
     let memory = table.register(memory, Access::ReadOnly).unwrap();
     for put in [false, true] {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let ours = OwnedFd::from(ours);
+        let (mut ours, mut theirs) = lines();
         let mut out = Outgoing::default();
-        assert!(short_transfer(&mut out, &ours, put, &memory));
+        assert!(short_transfer(&mut out, &mut ours, put, &memory));
         assert!(out.is_empty());
         let asked = if put { HEADER_BYTES + REQUEST_BYTES } else { 0 };
         let mut whole = vec![0; asked + HEADER_BYTES + 4];
@@ -160,10 +165,10 @@ fn what_the_socket_takes_in_part_arrives_whole() {
             let data = Data { number: 5, memory: &memory, offset: 1, len: 4 };
             let header = whole[asked..].first_chunk().copied().unwrap();
             let request = [9; REQUEST_BYTES];
-            rustix::io::write(&ours, &whole[..sent]).unwrap();
+            ours.say(&whole[..sent]).unwrap();
             out.queue_rest(put.then_some(&request), header, data, sent);
-            assert!(!short_transfer(&mut out, &ours, put, &memory), "behind the rest");
-            let flushed = out.flush(&ours, &mut Harvest::default(), || ()).unwrap();
+            assert!(!short_transfer(&mut out, &mut ours, put, &memory), "behind the rest");
+            let flushed = out.flush(&mut ours, &mut Harvest::default(), || ()).unwrap();
             assert_eq!((flushed, out.data_queued, out.sent), (Flushed::All, 0, 0));
             let mut got = vec![0; whole.len()];
             theirs.read_exact(&mut got).unwrap();
@@ -178,21 +183,20 @@ fn what_the_socket_takes_in_part_arrives_whole() {
 fn short_transfers_wait_behind_a_full_socket() {
     let table = RegionTable::new();
     let memory = table.register(Memory::from_vec(vec![3; 8]), Access::ReadOnly).unwrap();
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    ours.set_nonblocking(true).unwrap();
-    let (ours, mut out) = (OwnedFd::from(ours), Outgoing::default());
+    let (mut ours, mut theirs) = lines();
+    let mut out = Outgoing::default();
     let mut count = 0usize;
     while out.is_empty() {
-        assert!(short_transfer(&mut out, &ours, count.is_multiple_of(2), &memory));
+        assert!(short_transfer(&mut out, &mut ours, count.is_multiple_of(2), &memory));
         count += 1;
     }
-    assert_eq!(out.flush(&ours, &mut Harvest::default(), || ()).unwrap(), Flushed::Blocked);
-    out.send_small(Some(&ours), Kind::Done, 6, &[0; 4]);
+    assert_eq!(out.flush(&mut ours, &mut Harvest::default(), || ()).unwrap(), Flushed::Blocked);
+    out.send_small(Some(&mut ours), Kind::Done, 6, &[0; 4]);
     assert_eq!(out.verdicts(), 1, "it is not sent");
     let wanted = count + count.div_ceil(2) + 1;
     let reader = std::thread::spawn(move || frames(&mut theirs, wanted));
     out.unblock();
-    while out.flush(&ours, &mut Harvest::default(), || ()).unwrap() != Flushed::All {
+    while out.flush(&mut ours, &mut Harvest::default(), || ()).unwrap() != Flushed::All {
         std::thread::yield_now();
     }
     let got = reader.join().unwrap();
@@ -201,15 +205,14 @@ fn short_transfers_wait_behind_a_full_socket() {
 
 #[test]
 fn a_cancel_takes_back_what_is_unsent_and_completes_what_is_not() {
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    ours.set_nonblocking(true).unwrap();
+    let (mut ours, mut theirs) = lines();
     let mut out = Outgoing::default();
     let mut harvest = Harvest::default();
     let count = 20_000;
     for op in 0..count {
         out.push_message(Kind::Unexpected, OpId(op), Tag(0), message(&[9; 50]));
     }
-    assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::Blocked);
+    assert_eq!(out.flush(&mut ours, &mut harvest, || ()).unwrap(), Flushed::Blocked);
     let done = harvest.completions.len() as u64;
     assert!(done > 0 && done < count);
     let mut partial = 0;
@@ -230,7 +233,7 @@ fn a_cancel_takes_back_what_is_unsent_and_completes_what_is_not() {
         theirs.read_to_end(&mut bytes).unwrap();
         bytes
     });
-    while out.flush(&ours, &mut harvest, || ()).unwrap() != Flushed::All {
+    while out.flush(&mut ours, &mut harvest, || ()).unwrap() != Flushed::All {
         std::thread::yield_now();
     }
     drop(ours);
@@ -241,15 +244,14 @@ fn a_cancel_takes_back_what_is_unsent_and_completes_what_is_not() {
 /// The receiver may answer it.
 #[test]
 fn a_canceled_message_of_which_some_was_sent_was_sent() {
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    ours.set_nonblocking(true).unwrap();
+    let (mut ours, mut theirs) = lines();
     let bytes: Vec<u8> = (0..4 << 20).map(|at: u32| (at % 251) as u8).collect();
     let mut long = MsgBuf::with_capacity(bytes.len());
     assert!(long.try_extend(&bytes));
     let (mut out, mut harvest) = (Outgoing::default(), Harvest::default());
     out.push_message(Kind::Unexpected, OpId(1), Tag(0), long);
     out.push_message(Kind::Unexpected, OpId(2), Tag(0), message(b"not at all"));
-    assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::Blocked);
+    assert_eq!(out.flush(&mut ours, &mut harvest, || ()).unwrap(), Flushed::Blocked);
     for (op, leaves) in [(1, true), (2, false)] {
         let Some(Completion::Send { result, .. }) = out.cancel_send(OpId(op)) else {
             panic!("{op} was not queued");
@@ -261,7 +263,7 @@ fn a_canceled_message_of_which_some_was_sent_was_sent() {
         theirs.read_to_end(&mut got).unwrap();
         got
     });
-    while out.flush(&ours, &mut harvest, || ()).unwrap() != Flushed::All {
+    while out.flush(&mut ours, &mut harvest, || ()).unwrap() != Flushed::All {
         std::thread::yield_now();
     }
     drop(ours);
@@ -271,8 +273,7 @@ fn a_canceled_message_of_which_some_was_sent_was_sent() {
 
 #[test]
 fn what_is_left_of_a_put_that_is_taken_back_does_not_come_from_its_memory() {
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    ours.set_nonblocking(true).unwrap();
+    let (mut ours, mut theirs) = lines();
     let table = RegionTable::new();
     let memory = |byte| {
         let pieces = Memory::from_vec(vec![byte; 2 * CHUNK_BYTES]);
@@ -282,7 +283,7 @@ fn what_is_left_of_a_put_that_is_taken_back_does_not_come_from_its_memory() {
     let put = memory(1);
     let data = Data { number: 3, memory: &put, offset: 0, len: 2 * CHUNK_BYTES as u64 };
     out.push_bulk(Kind::PutData, data);
-    assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::Blocked);
+    assert_eq!(out.flush(&mut ours, &mut harvest, || ()).unwrap(), Flushed::Blocked);
     assert!(out.sent > HEADER_BYTES, "its first frame was sent in part");
     // Whole frames, of it and of others.
     let others = memory(2);
@@ -303,7 +304,7 @@ fn what_is_left_of_a_put_that_is_taken_back_does_not_come_from_its_memory() {
     drop(bytes);
 
     let reader = std::thread::spawn(move || frames(&mut theirs, 3));
-    while out.flush(&ours, &mut harvest, || ()).unwrap() != Flushed::All {
+    while out.flush(&mut ours, &mut harvest, || ()).unwrap() != Flushed::All {
         std::thread::yield_now();
     }
     assert_eq!((out.data_queued, out.spare.capacity()), (0, 0), "a long copy is not kept");
@@ -322,7 +323,7 @@ fn what_is_left_of_a_put_that_is_taken_back_does_not_come_from_its_memory() {
 
 #[test]
 fn answers_count_from_when_they_are_queued_until_they_are_gone() {
-    let (ours, _theirs) = UnixStream::pair().unwrap();
+    let (mut ours, _theirs) = lines();
     let mut out = Outgoing::default();
     let mut harvest = Harvest::default();
     let push = |out: &mut Outgoing, kind, op, text: &[u8]| {
@@ -344,7 +345,7 @@ fn answers_count_from_when_they_are_queued_until_they_are_gone() {
     out.sent = 1;
     assert!(out.cancel_send(OpId(1)).is_some() && out.held() == one);
     out.sent = 0;
-    assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::All);
+    assert_eq!(out.flush(&mut ours, &mut harvest, || ()).unwrap(), Flushed::All);
     assert_eq!(out.held(), 0);
     push(&mut out, Kind::Expected, 6, b"z");
     out.fail_all(&Error::Canceled, &mut harvest);
@@ -352,13 +353,12 @@ fn answers_count_from_when_they_are_queued_until_they_are_gone() {
 }
 
 /// A socket of which the send buffer is full.
-fn full(out: &mut Outgoing) -> (UnixStream, UnixStream, usize) {
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    ours.set_nonblocking(true).unwrap();
+fn full(out: &mut Outgoing) -> (Line, UnixStream, usize) {
+    let (mut ours, theirs) = lines();
     let mut count = 0;
     while !out.is_blocked() {
         out.push_message(Kind::Unexpected, OpId(0), Tag(0), message(&[0; 50]));
-        out.flush(&ours, &mut Harvest::default(), || ()).unwrap();
+        out.flush(&mut ours, &mut Harvest::default(), || ()).unwrap();
         count += 1;
     }
     (ours, theirs, count)
@@ -369,7 +369,7 @@ fn short_answers_behind_a_full_socket_take_little_more_than_their_bytes() {
     const COUNT: u32 = 50_000;
     const MAX: usize = usize::MAX;
     let mut out = Outgoing::default();
-    let (ours, mut theirs, first) = full(&mut out);
+    let (mut ours, mut theirs, first) = full(&mut out);
     let text = |tag: u32| vec![tag as u8; tag as usize % 40];
     let mut bytes = 0;
     for tag in 0..COUNT {
@@ -386,7 +386,7 @@ fn short_answers_behind_a_full_socket_take_little_more_than_their_bytes() {
     assert_eq!(out.messages(), first as u64 + u64::from(COUNT));
     let reader = std::thread::spawn(move || frames(&mut theirs, first + COUNT as usize));
     let mut harvest = Harvest::default();
-    while out.flush(&ours, &mut harvest, || ()).unwrap() != Flushed::All {
+    while out.flush(&mut ours, &mut harvest, || ()).unwrap() != Flushed::All {
         std::thread::yield_now();
     }
     assert!(sent(&harvest).iter().all(|op| *op == 0), "the answers were over before");
@@ -400,7 +400,7 @@ fn short_answers_behind_a_full_socket_take_little_more_than_their_bytes() {
 fn answers_that_are_long_or_too_many_wait_in_their_buffers_and_in_order() {
     const MAX: usize = 64 << 10;
     let mut out = Outgoing::default();
-    let (ours, mut theirs, first) = full(&mut out);
+    let (mut ours, mut theirs, first) = full(&mut out);
     let (mut waiting, mut packed) = (Vec::new(), 0);
     for tag in 0..500 {
         let len = if tag % 100 == 3 { 2 * COPY_BYTES_MAX } else { 200 };
@@ -421,7 +421,7 @@ fn answers_that_are_long_or_too_many_wait_in_their_buffers_and_in_order() {
     assert!(out.queue.capacity() > QUEUE_KEPT, "{} frames", out.queue.len());
     let reader = std::thread::spawn(move || frames(&mut theirs, first + 500));
     let mut harvest = Harvest::default();
-    while out.flush(&ours, &mut harvest, || ()).unwrap() != Flushed::All {
+    while out.flush(&mut ours, &mut harvest, || ()).unwrap() != Flushed::All {
         std::thread::yield_now();
     }
     let ended: Vec<u64> = sent(&harvest).into_iter().filter(|op| *op > 0).collect();

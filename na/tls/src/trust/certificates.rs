@@ -1,0 +1,173 @@
+//! Certificates: whether we believe one, and the name that it proves.
+
+use std::sync::Arc;
+
+use na_core::PeerName;
+use prim::glob;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme,
+};
+use webpki::{CertRevocationList, EndEntityCert, KeyUsage, RevocationOptionsBuilder};
+
+use crate::trust::cluster::no_tls12;
+
+/// Verifies the certificates of peers, those that call and those that are called.
+#[derive(Debug)]
+pub(crate) struct Authorities {
+    pub(crate) anchors: Vec<TrustAnchor<'static>>,
+    pub(crate) subjects: Vec<DistinguishedName>,
+    pub(crate) revoked: Vec<CertRevocationList<'static>>,
+    /// Patterns of names, of which a peer must have one; empty: see
+    /// [`Certificates::names`](na_core::Certificates::names).
+    pub(crate) names: Vec<String>,
+    pub(crate) algorithms: WebPkiSupportedAlgorithms,
+}
+
+/// The names in a certificate, those first that say more.
+fn names<'a>(certificate: &'a EndEntityCert<'a>) -> impl Iterator<Item = &'a str> {
+    certificate.valid_uri_names().chain(certificate.valid_dns_names())
+}
+
+/// The name that a certificate proves, once it is believed.
+pub(crate) fn name_of(certificate: &CertificateDer<'_>) -> Option<PeerName> {
+    let parsed = EndEntityCert::try_from(certificate).ok()?;
+    if let Some(name) = names(&parsed).next() {
+        return Some(PeerName::new(name));
+    }
+    let key = parsed.subject_public_key_info();
+    let digest = ring::digest::digest(&ring::digest::SHA256, &key);
+    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(PeerName::new(&format!("key:{hex}")))
+}
+
+fn refused(error: webpki::Error) -> Error {
+    use webpki::Error::{
+        CertExpired, CertNotValidForName, CertNotValidYet, CertRevoked, UnknownIssuer,
+    };
+    let error = match error {
+        CertExpired { .. } => CertificateError::Expired,
+        CertNotValidYet { .. } => CertificateError::NotValidYet,
+        CertRevoked => CertificateError::Revoked,
+        UnknownIssuer => CertificateError::UnknownIssuer,
+        CertNotValidForName(_) => CertificateError::NotValidForName,
+        other => CertificateError::Other(OtherError(Arc::new(other))),
+    };
+    error.into()
+}
+
+impl Authorities {
+    /// Checks a certificate for `usage`; without patterns also that it is for `dialed`.
+    pub(crate) fn check(
+        &self,
+        certificate: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+        usage: KeyUsage,
+        dialed: Option<&ServerName<'_>>,
+    ) -> Result<(), Error> {
+        let parsed = EndEntityCert::try_from(certificate).map_err(refused)?;
+        let lists: Vec<_> = self.revoked.iter().collect();
+        let revocation = match lists.is_empty() {
+            true => None,
+            false => {
+                let options = RevocationOptionsBuilder::new(&lists)
+                    .map_err(|_| Error::General("no list of revoked certificates".to_owned()))?;
+                let enforce = webpki::ExpirationPolicy::Enforce;
+                Some(options.with_expiration_policy(enforce).build())
+            }
+        };
+        let algorithms = self.algorithms.all;
+        parsed
+            .verify_for_usage(algorithms, &self.anchors, others, now, usage, revocation, None)
+            .map_err(refused)?;
+        if !self.names.is_empty() {
+            let is_meant = |name: &str| self.names.iter().any(|glob| glob::matches(glob, name));
+            return match names(&parsed).any(is_meant) {
+                true => Ok(()),
+                false => Err(CertificateError::NotValidForName.into()),
+            };
+        }
+        match dialed {
+            Some(dialed) => parsed.verify_is_valid_for_subject_name(dialed).map_err(refused),
+            None => Ok(()),
+        }
+    }
+}
+
+impl ServerCertVerifier for Authorities {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.check(certificate, others, now, KeyUsage::server_auth(), Some(name))
+            .map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        no_tls12()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for Authorities {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.subjects
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.check(certificate, others, now, KeyUsage::client_auth(), None)
+            .map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        no_tls12()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
