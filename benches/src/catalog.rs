@@ -466,17 +466,31 @@ fn rpc_cases() -> Vec<Case> {
         row("idle_cpu", Percent, Default, Limit(1.0), null::idle_cpu);
         row("rate32", PerSecond, Poll, Limit(if sm { 4e6 } else { 0.8e6 }), null::rate);
     }
+    let private = Settings { transport: Transport::Private, patience: Poll };
+    let mut row = |what: &str, unit, target, measure| {
+        cases.push(null_case(format!("rpc.private.{what}"), unit, target, private, measure));
+    };
+    row("rtt.poll", Nanoseconds, TimesFloor(1.15), null::rtt);
+    row("rate32", PerSecond, NONE, null::rate);
     cases
 }
 
+const WAYS: [(&str, Way); 4] = [
+    ("sm.alloc", Way::SmAlloc),
+    ("sm.any", Way::SmAny),
+    ("tcp", Way::Tcp),
+    ("private", Way::Private),
+];
+
 fn bulk_cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (what, way) in [("sm.alloc", Way::SmAlloc), ("sm.any", Way::SmAny), ("tcp", Way::Tcp)] {
+    for (what, way) in WAYS {
         for (size, bytes) in SIZES.into_iter().take(4) {
             let target = match (way, size) {
                 (Way::SmAlloc, "1m") => TimesFloor(0.8),
                 (Way::SmAny, "1m") => Limit(25e9),
                 (Way::Tcp, "1m") => TimesFloor(0.95),
+                (Way::Private, "1m") => TimesFloor(0.9),
                 _ => NONE,
             };
             let id = format!("bulk.{what}.{size}");

@@ -56,6 +56,8 @@ pub mod fuzzing {
     pub use na_sm::fuzzing as sm;
     #[cfg(feature = "tcp")]
     pub use na_tcp::fuzzing as tcp;
+    #[cfg(feature = "tcp")]
+    pub use na_tcp::fuzzing_tls as tls;
     #[cfg(feature = "ucx")]
     pub use na_ucx::fuzzing as ucx;
 }

@@ -63,6 +63,7 @@ fn of_option(resolved: &Resolved, error: &na::Error) -> Option<Error> {
         "message_bytes_max" => size_key(resolved),
         "addr_format" => "mercury.na_addr_format",
         "ip_subnet" => "mercury.ip_subnet",
+        "tcp.security" => "margo.security.tcp",
         "auth_key" => "mercury.auth_key",
         "unread_answers_max" => "margo.network.unread_answers_max",
         "unread_answers_per_host_max" => "margo.network.unread_answers_per_host_max",
@@ -116,6 +117,7 @@ mod tests {
     fn a_setting_that_no_machine_can_have_is_told_by_its_key() {
         let near = r#""auto_sm": true, "sm_info_string": "na+tcp://x""#;
         let v6 = r#""na_addr_format": "ipv6""#;
+        let open = r#", "security": { "tcp": { "beyond_loopback": true } }"#;
         for (document, said) in [
             ("{}".into(), ""),
             (
@@ -131,7 +133,7 @@ mod tests {
                 address("ofi+pigeon://x", ""),
                 "margo.address: cannot use address `ofi+pigeon://x`: there is no provider",
             ),
-            (address("na+tcp://no.such.host.invalid:7", ""), ""),
+            (address("na+tcp://no.such.host.invalid:7", open), ""),
             (
                 address("ofi+tcp://", r#", "eager_size": 511"#),
                 "margo.eager_size: 511 bytes; transport ofi takes 512 to 1048576",
@@ -156,8 +158,8 @@ mod tests {
             (mercury(r#""auth_key": "1""#, "ofi+cxi://"), "mercury.auth_key: it is `1`; cxi takes"),
             (mercury(near, "na+tcp://"), "mercury.sm_info_string: cannot use address `na+tcp://x`"),
             (
-                mercury(r#""auto_sm": true"#, "na+tcp://x:y"),
-                "margo.address: cannot use address `na+tcp://x:y`",
+                mercury(r#""auto_sm": true"#, "na+tcp://127.0.0.1:y"),
+                "margo.address: cannot use address `na+tcp://127.0.0.1:y`",
             ),
         ] {
             let found = check_network(&resolved(&document));

@@ -67,7 +67,7 @@ const CRATES: &[Limits] = &[
     goals("na/sm", "address mapping wake link transfer peers state progress api \
          fuzzing wire_doc"),
     goals("na/tcp", "wire system stream peers state progress api fuzzing wire_doc"),
-    goals("na/tls", "trust record handshake doorkeeper tests"),
+    goals("na/tls", "trust record handshake doorkeeper fuzzing tests"),
     goals("na/ucx", "wire addressing operations ucp state traffic connections poll endpoint \
          wire_doc"),
     goals("na/ucx-sys", ""),

@@ -9,10 +9,11 @@
 //!   socket buffers do not stay in a cache.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 
 use super::memcpy::touched;
 use super::tcp;
+use super::tls::{self, Stream};
 use crate::base::{Deadline, Doing, Effort, Figure, Result, Samples, ensure, fail};
 use crate::process::Context;
 use crate::process::child::send;
@@ -34,7 +35,7 @@ const REQUEST: [u8; 64] = [1; 64];
 ///
 /// When it stays open past the deadline.
 pub(crate) fn write_until_closed(
-    mut stream: TcpStream,
+    mut stream: impl Read + Write,
     style: Style,
     chunk: usize,
     deadline: Deadline,
@@ -59,7 +60,7 @@ pub(crate) fn write_until_closed(
 }
 
 /// Fills `into` from `stream`; `false` when the other side has closed it.
-fn fill(stream: &mut TcpStream, into: &mut [u8], deadline: Deadline) -> Result<bool> {
+fn fill(stream: &mut impl Read, into: &mut [u8], deadline: Deadline) -> Result<bool> {
     let mut filled = 0;
     while filled < into.len() {
         match stream.read(&mut into[filled..]) {
@@ -68,8 +69,15 @@ fn fill(stream: &mut TcpStream, into: &mut [u8], deadline: Deadline) -> Result<b
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 deadline.check("the other side of the stream")?;
             }
-            // Closed with chunks on their way to it.
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(false),
+            // Closed with chunks on their way to it, or without a word of TLS.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof
+                ) =>
+            {
+                return Ok(false);
+            }
             Err(error) => fail!("reading a stream: {error}"),
         }
     }
@@ -79,7 +87,7 @@ fn fill(stream: &mut TcpStream, into: &mut [u8], deadline: Deadline) -> Result<b
 /// The reader's side of one connection.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     style: Style,
     into: Vec<u8>,
     deadline: Deadline,
@@ -97,7 +105,23 @@ impl Reader {
         chunk: usize,
         deadline: Deadline,
     ) -> Result<Self> {
-        Ok(Self { stream: tcp::connect(address)?, style, into: touched(chunk), deadline })
+        let stream = Box::new(tcp::connect(address)?);
+        Ok(Self { stream, style, into: touched(chunk), deadline })
+    }
+
+    /// As [`connect`](Self::connect), with TLS.
+    ///
+    /// # Errors
+    ///
+    /// When nobody listens there.
+    pub(crate) fn connect_private(
+        address: &str,
+        style: Style,
+        chunk: usize,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        let stream = tls::dial(tcp::connect(address)?, deadline)?;
+        Ok(Self { stream, style, into: touched(chunk), deadline })
     }
 
     /// Reads one chunk.

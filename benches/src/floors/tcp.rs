@@ -43,21 +43,21 @@ fn prepared(stream: TcpStream) -> Result<TcpStream> {
 
 /// One end of the connection.
 #[derive(Debug)]
-pub(crate) struct Connection {
-    stream: TcpStream,
+pub(crate) struct Connection<S = TcpStream> {
+    stream: S,
     message: [u8; MESSAGE_BYTES],
     /// Bytes of `message` that are there.
     filled: usize,
 }
 
-impl Connection {
+impl<S> Connection<S> {
     /// Takes a stream from [`accept`] or [`connect`].
-    pub(crate) fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(stream: S) -> Self {
         Self { stream, message: [0; MESSAGE_BYTES], filled: 0 }
     }
 }
 
-impl Channel for Connection {
+impl<S: Read + Write + Send> Channel for Connection<S> {
     #[inline]
     fn put(&mut self, kind: u8, _deadline: Deadline) -> Result<()> {
         // Fits an empty socket buffer, and it is empty: one message is under way at a time.

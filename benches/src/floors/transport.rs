@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::channel::{self, Channel};
 use super::fabric::{self, Bare, Fabric};
 use super::lines::{End, SharedLines};
-use super::tcp;
+use super::{tcp, tls};
 use crate::base::{Deadline, Effort, Figure, Result};
 use crate::process::Context;
 
@@ -26,6 +26,8 @@ pub(crate) enum Transport {
     Sm,
     /// TCP on loopback.
     Tcp,
+    /// The same, with TLS.
+    Private,
     /// A library for fabrics.
     Fabric(Fabric),
 }
@@ -42,6 +44,7 @@ impl Transport {
         match self {
             Self::Sm => "sm",
             Self::Tcp => "tcp",
+            Self::Private => "private",
             Self::Fabric(fabric) => fabric.word(),
         }
     }
@@ -50,7 +53,7 @@ impl Transport {
     pub(crate) fn uri(self) -> &'static str {
         match self {
             Self::Sm => "na+sm://",
-            Self::Tcp => "na+tcp://127.0.0.1:0",
+            Self::Tcp | Self::Private => "na+tcp://127.0.0.1:0",
             Self::Fabric(fabric) => fabric.uri(),
         }
     }
@@ -62,6 +65,8 @@ pub(crate) enum Offer {
     Sm(SharedLines),
     /// Waits for a connection.
     Tcp(TcpListener),
+    /// The same.
+    Private(TcpListener),
     /// Waits for a message.
     Fabric(Box<dyn Bare>),
 }
@@ -76,6 +81,7 @@ impl Offer {
         Ok(match transport {
             Transport::Sm => Self::Sm(SharedLines::new()?),
             Transport::Tcp => Self::Tcp(TcpListener::bind("127.0.0.1:0")?),
+            Transport::Private => Self::Private(TcpListener::bind("127.0.0.1:0")?),
             Transport::Fabric(fabric) => Self::Fabric(fabric.open()?),
         })
     }
@@ -88,7 +94,9 @@ impl Offer {
     pub(crate) fn place(&self) -> Result<Vec<u8>> {
         match self {
             Self::Sm(lines) => Ok(lines.name().into()),
-            Self::Tcp(listener) => Ok(listener.local_addr()?.to_string().into()),
+            Self::Tcp(listener) | Self::Private(listener) => {
+                Ok(listener.local_addr()?.to_string().into())
+            }
             Self::Fabric(bare) => bare.address(),
         }
     }
@@ -106,6 +114,10 @@ impl Offer {
                 deadline,
                 std::hint::spin_loop,
             )?)),
+            Self::Private(listener) => {
+                let stream = tcp::accept(&listener, deadline, std::hint::spin_loop)?;
+                Box::new(tcp::Connection::new(tls::serve(stream, deadline, std::hint::spin_loop)?))
+            }
             Self::Fabric(mut bare) => {
                 fabric::wait_for_join(&mut bare, deadline)?;
                 Box::new(bare)
@@ -127,6 +139,10 @@ pub(crate) fn join(
     Ok(match transport {
         Transport::Sm => Box::new(End::responder(SharedLines::open(str::from_utf8(place)?)?)),
         Transport::Tcp => Box::new(tcp::Connection::new(tcp::connect(str::from_utf8(place)?)?)),
+        Transport::Private => {
+            let stream = tls::dial(tcp::connect(str::from_utf8(place)?)?, deadline)?;
+            Box::new(tcp::Connection::new(stream))
+        }
         Transport::Fabric(fabric) => Box::new(fabric::join(fabric, place, deadline)?),
     })
 }

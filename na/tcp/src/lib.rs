@@ -32,8 +32,17 @@
 //! dialed there when something is sent to it after its connection has ended. Otherwise it is an
 //! origin that is known by this connection only. The announced address is a name and nothing else:
 //! it gives the caller nothing that is meant for the listener there, and ends no connection of that
-//! listener. Nobody is authenticated: a request from a caller of that name may not come from the
-//! listener.
+//! listener. A request from a caller of that name may not come from the listener.
+//!
+//! # Private connections
+//!
+//! Where [`TcpOptions::security`](na_core::TcpOptions::security) asks for it, a handshake of TLS 1.3
+//! comes before anything else, on a thread of the group's (`margo-na-tls`). Frames and data are then
+//! sealed into records by whoever sends them, and opened in the buffer into which they were read;
+//! everything above does not know. The principal of a peer is what it has proven, and its host only
+//! where it has proven no name. Records that the kernel does not take wait as bytes, at most 128 KiB
+//! of each peer. A connection that is cut ends without a word of TLS: the end of a connection is the
+//! end of its peer in any case.
 //!
 //! Operations on the endpoint's self address need no connection, whether it listens or not. Other
 //! addresses of its own (a second interface, a name with several addresses) are connected, and
@@ -234,6 +243,8 @@
 mod api;
 #[doc(hidden)]
 pub mod fuzzing;
+#[doc(hidden)]
+pub use na_tls::fuzzing as fuzzing_tls;
 mod peers;
 mod progress;
 mod state;

@@ -77,6 +77,11 @@ fn tcp_frames_do_no_harm() {
 }
 
 #[test]
+fn tls_handshakes_do_no_harm() {
+    replay("tls_handshake", 300, fuzzing::tls::handshake);
+}
+
+#[test]
 fn tcp_greetings_do_no_harm() {
     replay("tcp_greeting", 20_000, fuzzing::tcp::greeting);
 }

@@ -14,6 +14,8 @@
 //! of them).
 
 mod doorkeeper;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod record;
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod bounds;
 mod moved_requests;
 mod origin_gone;
 mod priorities;
+mod private;
 mod rules;
 mod successor;
 mod support;

@@ -61,7 +61,7 @@ impl Transfers {
         let (mut listener, mut side, mut name) = (None, None, Vec::new());
         match self.over {
             Transport::Sm => {}
-            Transport::Tcp => {
+            Transport::Tcp | Transport::Private => {
                 let listening = listener.insert(TcpListener::bind("127.0.0.1:0")?);
                 name = listening.local_addr()?.to_string().into();
             }
@@ -95,7 +95,7 @@ impl Transfers {
         let (data, zero) = (touched(bytes), vec![0; bytes]);
         let mut side = match over {
             Transport::Fabric(fabric) => Some(fabric.open()?),
-            Transport::Sm | Transport::Tcp => None,
+            Transport::Sm | Transport::Tcp | Transport::Private => None,
         };
         let place = side.as_ref().map(|side| side.address()).transpose()?;
         let mut peer = context.start_peer(place.unwrap_or_default())?;

@@ -1,4 +1,4 @@
-//! Rows `bulk.sm.alloc.*`, `bulk.sm.any.*` and `bulk.tcp.*`: the target pulls the origin's memory.
+//! Rows `bulk.sm.alloc.*`, `bulk.sm.any.*`, `bulk.tcp.*` and `bulk.private.*`: the target pulls the origin's memory.
 //!
 //! Measures [`Handle::pull`](margo::Handle::pull) in a handler, one transfer after the other,
 //! from memory of the origin into registered memory of the target, both of [`Instance::alloc`] or
@@ -7,7 +7,7 @@
 //!
 //! Floor, alternating, at the same two xstreams: the target copies as many bytes within its own
 //! process (`alloc`), reads the same memory by cross-memory attach (`any`), or asks for chunks of
-//! the same size over a bare TCP connection.
+//! the same size over a bare TCP connection, with rustls alone for `private`.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,8 +23,8 @@ use crate::base::{Doing, Effort, Failure, Figure, OrFail, Result, Samples, ensur
 use crate::floors::attach::Source;
 use crate::floors::memcpy::{copies, touched};
 use crate::floors::stream::{self, Style};
-use crate::floors::tcp;
 use crate::floors::transport::Transport;
+use crate::floors::{tcp, tls};
 use crate::process::{Context, child};
 use crate::rows::ult::on_ult::on_ult;
 
@@ -42,11 +42,17 @@ pub(crate) enum Way {
     SmAny,
     /// TCP, from plain memory.
     Tcp,
+    /// The same, with TLS.
+    Private,
 }
 
 impl Way {
     fn settings(self) -> Settings {
-        let transport = if self == Self::Tcp { Transport::Tcp } else { Transport::Sm };
+        let transport = match self {
+            Self::SmAlloc | Self::SmAny => Transport::Sm,
+            Self::Tcp => Transport::Tcp,
+            Self::Private => Transport::Private,
+        };
         Settings { transport, patience: WaitPolicy::Poll }
     }
 }
@@ -124,7 +130,11 @@ pub(crate) fn peer(context: &Context, way: Way, bytes: usize, floor: Floor) -> R
                 Floor::Copy => copies(bytes)(floors),
                 Floor::Attach(source) => source.reads()(floors),
                 Floor::Get(address) => {
-                    let mut reader = stream::Reader::connect(address, Style::Get, bytes, deadline)?;
+                    let connect = match way {
+                        Way::Private => stream::Reader::connect_private,
+                        _ => stream::Reader::connect,
+                    };
+                    let mut reader = connect(address, Style::Get, bytes, deadline)?;
                     floors.each(|| reader.read())
                 }
             });
@@ -192,17 +202,21 @@ pub(crate) fn run(context: &Context, way: Way, bytes: usize) -> Result<Figure> {
         Way::SmAlloc => Floor::Copy,
         // The bytes stay where they are when the vector moves.
         Way::SmAny => Floor::Attach(Source::of(&data)),
-        Way::Tcp => Floor::Get(listener.local_addr()?.to_string()),
+        Way::Tcp | Way::Private => Floor::Get(listener.local_addr()?.to_string()),
     };
     let (mut pair, ()) = Pair::start(context, way.settings(), floor, || Ok(()))?;
     let (instance, target) = (pair.instance.clone(), pair.target.clone());
     on_ult(&pair.instance.layout().rpc_pool(), deadline, move || {
         let round = |exposed: &Bulk| {
             during_call(&instance, &target, FLOOR, || {
-                if way != Way::Tcp {
+                if !matches!(way, Way::Tcp | Way::Private) {
                     return Ok(());
                 }
                 let stream = tcp::accept(&listener, deadline, ult::yield_now)?;
+                if way == Way::Tcp {
+                    return stream::write_until_closed(stream, Style::Get, bytes, deadline);
+                }
+                let stream = tls::serve(stream, deadline, ult::yield_now)?;
                 stream::write_until_closed(stream, Style::Get, bytes, deadline)
             })?;
             instance.forward(PULL, &target, exposed)?.map_err(Failure::new)

@@ -54,7 +54,9 @@ pub(crate) fn checked(directory: &Path) -> Result<PathBuf> {
 fn plugin(transport: Transport) -> [&'static str; 2] {
     match transport {
         Transport::Sm => ["na", "sm"],
-        Transport::Tcp | Transport::Fabric(Fabric::OfiTcp | Fabric::OfiRxm) => ["ofi", "tcp"],
+        Transport::Tcp
+        | Transport::Private
+        | Transport::Fabric(Fabric::OfiTcp | Fabric::OfiRxm) => ["ofi", "tcp"],
         Transport::Fabric(Fabric::OfiShm) => ["ofi", "shm"],
         Transport::Fabric(Fabric::UcxTcp) => ["ucx", "tcp"],
         Transport::Fabric(Fabric::UcxSm) => ["ucx", "sm"],

@@ -180,12 +180,15 @@ fn sides((mut dialer, mut acceptor): (ClientConfig, ServerConfig), proves: Prove
 }
 
 fn cluster(path: &Path) -> Result<Sides, String> {
+    let text = files::read(path, Readers::Nobody)?;
+    of_secret(&text).map_err(|reason| format!("{}: {reason}", path.display()))
+}
+
+/// Both sides of those that know the secrets in a text.
+pub(crate) fn of_secret(text: &[u8]) -> Result<Sides, String> {
     let crypto = crypto();
     let algorithms = crypto.signature_verification_algorithms;
-    let text = files::read(path, Readers::Nobody)?;
-    let keys = ClusterKeys::of(&text, algorithms);
-    let ClusterKeys { own, accepted } =
-        keys.map_err(|reason| format!("{}: {reason}", path.display()))?;
+    let ClusterKeys { own, accepted } = ClusterKeys::of(text, algorithms)?;
     let accepted = Arc::new(accepted);
     let dialer = ClientConfig::builder_with_provider(crypto.clone())
         .with_protocol_versions(&[&TLS13])

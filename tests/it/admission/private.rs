@@ -1,0 +1,99 @@
+//! Private connections (`margo.security.tcp`) below instances: shards, long arguments, bulk data, and
+//! the names that rules know.
+
+use std::io::Write;
+
+use crate::common::PATIENCE;
+use margo::config::{Config, Shards};
+use margo::{Access, Bulk, Handle, Instance, InstanceBuilder, Principal, ProviderHandle, Rpc};
+
+const SUM: Rpc<Bulk, u64> = Rpc::new("sum");
+const LEN: Rpc<Vec<u8>, u64> = Rpc::new("len");
+
+fn secret() -> tempfile::NamedTempFile {
+    // Its mode is 600.
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"a secret of tests, and long enough").unwrap();
+    file
+}
+
+fn start(secret: &std::path::Path, listen: bool, shards: usize, more: &str) -> Instance {
+    let secret = secret.display();
+    let document = format!(
+        r#"{{ "margo": {{ "address": "na+tcp://127.0.0.1:0", "listen": {listen}, "security": {{
+            "tcp": {{ "mode": "cluster_secret", "secret": "{secret}" }} {more} }} }} }}"#
+    );
+    let mut config = Config::from_json(&document).unwrap();
+    if shards > 1 {
+        config.margo.shards = Some(Shards::Count(shards));
+    }
+    InstanceBuilder::from_config(config).start().unwrap()
+}
+
+#[test]
+fn shards_carry_long_arguments_and_bulk_data_in_private() {
+    let secret = secret();
+    let service = start(secret.path(), true, 4, "");
+    service
+        .register(LEN, |request| {
+            assert!(matches!(request.principal(), Principal::Member(_)), "{}", request.principal());
+            let len = request.args().len() as u64;
+            drop(request.respond(&len));
+        })
+        .unwrap();
+    let sum = |request: Handle<Bulk, u64>| {
+        let len = request.args().len() as usize;
+        let mut buffer = request.instance().memory().bulk_buffer(len).unwrap();
+        request.pull(request.args(), 0, &mut buffer, 0..len).unwrap();
+        let sum = buffer.iter().map(|byte| u64::from(*byte)).sum();
+        drop(request.respond(&sum));
+    };
+    service.register(SUM, sum).unwrap();
+    let client = start(secret.path(), false, 2, "");
+    let to = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+    for len in [0, 100, 5_000, 3 << 20] {
+        let answer = client.forward_timed(LEN, &to, &vec![1; len], PATIENCE).unwrap();
+        assert_eq!(answer, len as u64);
+        let data: Vec<u8> = (0..len).map(|at| at as u8).collect();
+        let expected: u64 = data.iter().map(|byte| u64::from(*byte)).sum();
+        let exposed = client.expose(data, Access::ReadOnly).unwrap();
+        let summed = client.forward_timed(SUM, &to, exposed.bulk(), PATIENCE).unwrap();
+        assert_eq!(summed, expected);
+    }
+    client.finalize_and_wait().unwrap();
+    service.finalize_and_wait().unwrap();
+}
+
+#[test]
+fn rules_know_members() {
+    let secret = secret();
+    for (who, may) in [("member", true), ("host:127.0.0.0/8", true), ("name:*", false)] {
+        let more = format!(r#", "allow": [{{ "who": "{who}" }}]"#);
+        let service = start(secret.path(), true, 1, &more);
+        service.register(LEN, |request| drop(request.respond(&0))).unwrap();
+        let client = start(secret.path(), false, 1, "");
+        let to = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        let called = client.forward_timed(LEN, &to, &vec![], PATIENCE);
+        assert_eq!(called.is_ok(), may, "{who}: {called:?}");
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
+    }
+}
+
+#[test]
+fn a_client_is_told_why_it_is_not_let_in() {
+    let secret = secret();
+    let service = start(secret.path(), true, 1, "");
+    let client = Instance::builder("na+tcp://").listen(false).start().unwrap();
+    let to = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+    let error = client.forward_timed(LEN, &to, &vec![], PATIENCE).unwrap_err();
+    assert!(error.to_string().contains("it speaks TLS, and this endpoint does not"), "{error}");
+    client.finalize_and_wait().unwrap();
+    service.finalize_and_wait().unwrap();
+    let error = Instance::builder("na+tcp://")
+        .cluster_secret("/nowhere/secret")
+        .start()
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("margo.security.tcp: cannot read /nowhere/secret"), "{error}");
+}
