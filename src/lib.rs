@@ -163,9 +163,10 @@ pub use self::{
 pub mod metrics {
     pub use crate::admission::gates::Load;
     pub use crate::observe::metrics::{
-        BlockingMetrics, BulkPoolMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics,
-        Metrics, NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics,
-        PoolMetrics, ProcessMetrics, RpcEnd, RpcMetrics, ShardMetrics, Stats, XstreamMetrics,
+        BlockingMetrics, BulkPoolMetrics, Column, ColumnKind, ColumnMetrics, CurrentUnit, GateKind,
+        GateMetrics, MemoryMetrics, Metrics, NetworkCounters, PeerCount, PeerMetrics, PeersMetrics,
+        Phase, PhaseMetrics, PoolMetrics, ProcessMetrics, PublishedTable, RowMetrics, RpcEnd,
+        RpcMetrics, ShardMetrics, Stats, TableMetrics, TableSpec, XstreamMetrics,
     };
     pub use crate::report::state_dump::{StateDump, UltLine};
 }
@@ -175,7 +176,8 @@ pub mod metrics {
 pub mod errors {
     pub use crate::error::{
         DescribeError, FinalizeError, IdentityError, LayoutError, LayoutErrors, LookupError,
-        MetricsError, ProfileError, ProviderError, ShutdownRemoteError, StageOver, TimerError,
+        MetricsError, ProfileError, ProviderError, PublishError, ShutdownRemoteError, StageOver,
+        TimerError,
     };
     pub use crate::serving::{provider_close::CloseError, sharded::ShardedError};
 }

@@ -12,7 +12,9 @@ mod own;
 mod peers;
 pub(crate) mod register;
 
-pub use self::own::{FinalizeError, ProfileError, ProviderError, StageOver, TimerError};
+pub use self::own::{
+    FinalizeError, ProfileError, ProviderError, PublishError, StageOver, TimerError,
+};
 pub use self::peers::{DescribeError, IdentityError, MetricsError, ShutdownRemoteError};
 pub use self::register::RegisterError;
 

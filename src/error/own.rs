@@ -1,5 +1,5 @@
-//! Errors of what an instance has of its own: providers of its configuration, its end, profiles and
-//! timers.
+//! Errors of what an instance has of its own: providers of its configuration, its end, profiles,
+//! timers and published figures.
 
 /// The reason why providers could not be started from the configuration, or do what was asked of
 /// them.
@@ -221,3 +221,43 @@ pub enum TimerError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the instance is shutting down and has gone past this stage; the callback will not run")]
 pub struct StageOver;
+
+/// The reason why a table of figures cannot be
+/// [published](crate::groups::InstanceMonitoring::publish).
+///
+/// ```
+/// use margo::Instance;
+/// use margo::errors::PublishError;
+/// use margo::metrics::{Column, TableSpec};
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// let columns = [Column::gauge("waiting", "Units that wait.")];
+/// let taken = TableSpec { name: "margo_pool", labels: ["pool"], columns };
+/// let refused = instance.monitoring().publish(&taken, Vec::new);
+/// assert!(matches!(refused, Err(PublishError::Name { .. })));
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// Prometheus or margo does not allow a name. Use letters `a` to `z`, digits and `_`, 64 at
+    /// most, with a letter first, each name once; not `margo_` and `process_`; and `_total` at the
+    /// end of counters alone.
+    #[error(
+        "table `{table}`: `{name}` cannot be its name, or that of a label or column (letters, \
+         digits and _, each once, not margo_ nor process_, _total at the end of counters alone)"
+    )]
+    Name {
+        /// The table.
+        table: String,
+        /// The name.
+        name: String,
+    },
+    /// Somebody else has published figures of these names, with other labels or columns.
+    #[error("table `{table}`: figures of these names are published, with another head")]
+    Differs {
+        /// The table.
+        table: String,
+    },
+}

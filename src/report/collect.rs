@@ -99,6 +99,7 @@ pub(crate) fn collect(inner: &Inner) -> Metrics {
         },
         xstreams,
         process: process::read(),
+        tables: inner.metrics.tables.look(&inner.log),
         ..head(inner)
     };
     // For who asks next.

@@ -21,7 +21,8 @@ pub(crate) fn snapshots(data: &[u8]) {
     let again: Metrics = serde_json::from_str(&written).expect("what was written is read");
     assert_eq!(again, now, "{written}");
     for line in now.prometheus().lines() {
-        let is_ours = ["margo_", "process_", "#"].iter().any(|own| line.starts_with(own));
+        let is_ours = ["margo_", "process_", "#"].iter().any(|own| line.starts_with(own))
+            || now.tables.iter().any(|table| line.starts_with(&format!("{}_", table.name)));
         assert!(is_ours, "a service wrote a line of its own: {line:?}");
     }
     let _ = view::is_same_run(&before, &now);

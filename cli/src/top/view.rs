@@ -1,8 +1,8 @@
 //! Turns two snapshots into lines.
 
 use margo::{
-    Metrics, metrics::GateKind, metrics::PeerMetrics, metrics::Phase, metrics::PhaseMetrics,
-    metrics::RpcEnd, metrics::RpcMetrics,
+    Metrics, metrics::ColumnKind, metrics::GateKind, metrics::PeerMetrics, metrics::Phase,
+    metrics::PhaseMetrics, metrics::RpcEnd, metrics::RpcMetrics, metrics::TableMetrics,
 };
 
 use crate::support::output;
@@ -11,6 +11,9 @@ use crate::support::output;
 const PEERS_SHOWN: usize = 10;
 /// Lines for RPCs.
 const RPCS_SHOWN: usize = 12;
+
+/// Labels, columns and rows that are shown of a table of the service's own.
+const OWN_SHOWN: (usize, usize, usize) = (3, 12, 20);
 
 /// In place of the table of RPCs.
 const STATISTICS_OFF: &str =
@@ -29,6 +32,7 @@ pub(super) fn is_same_run(earlier: &Metrics, later: &Metrics) -> bool {
 pub(super) fn lines(now: &Metrics, before: &Metrics) -> Vec<String> {
     let change = Change { now, before, seconds: now.uptime_sec - before.uptime_sec };
     let mut lines = change.summary();
+    lines.extend(now.tables.iter().flat_map(|table| change.table(table)));
     lines.extend(change.rpcs());
     lines.extend(change.pools());
     lines.extend(change.xstreams());
@@ -309,6 +313,64 @@ impl Change<'_> {
         lines
     }
 
+    /// A table that the service has published.
+    fn table(&self, own: &TableMetrics) -> Vec<String> {
+        let (labels_shown, columns_shown, rows_shown) = OWN_SHOWN;
+        let columns = own.columns.iter().take(columns_shown);
+        let labels = |labels: &[String]| {
+            let first = labels.first().cloned().unwrap_or_default();
+            let others = labels.iter().skip(1).take(labels_shown - 1).cloned();
+            std::iter::once(first).chain(others).collect::<Vec<_>>()
+        };
+        let mut head = labels(&own.labels);
+        head[0] = own.name.replace('_', " ").to_uppercase();
+        let words: Vec<_> = (0..head.len()).collect();
+        head.extend(columns.clone().map(|column| match column.name.strip_suffix("_total") {
+            Some(name) => format!("{}/s", name.replace('_', " ")),
+            None => {
+                let name =
+                    ["_bytes", "_seconds"].iter().find_map(|it| column.name.strip_suffix(it));
+                name.unwrap_or(&column.name).replace('_', " ")
+            }
+        }));
+        let mut table = Table::new(&head, &words);
+        let before = self.before.tables.iter().find(|before| before.name == own.name);
+        for row in own.rows.iter().take(rows_shown) {
+            let then = before.iter().flat_map(|before| &before.rows);
+            let then = then.clone().find(|then| then.labels == row.labels);
+            let mut cells = labels(&row.labels);
+            cells.resize(words.len(), String::new());
+            cells.extend(columns.clone().enumerate().map(|(at, column)| {
+                let value = |values: &Vec<f64>| values.get(at).copied().unwrap_or_default();
+                let then = then.map_or(0.0, |then| value(&then.values));
+                self.own_value((&column.name, column.kind), value(&row.values), then)
+            }));
+            table.row(cells);
+        }
+        let mut lines = table.finish();
+        let more = own.rows.len().saturating_sub(rows_shown).saturating_add(own.rows_left_out);
+        if more > 0 {
+            lines.push(format!("and {}", output::count(more as u64, "other row")));
+        }
+        lines
+    }
+
+    /// A value of a column; of a counter, how much it has grown in a second.
+    fn own_value(&self, (name, kind): (&str, ColumnKind), now: f64, then: f64) -> String {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative")]
+        let whole = |value: f64| value.max(0.0) as u64;
+        match kind {
+            ColumnKind::Counter if name.ends_with("bytes_total") && self.seconds > 0.0 => {
+                output::bytes(whole((now - then) / self.seconds))
+            }
+            ColumnKind::Counter => self.rate(whole(now), whole(then)),
+            _ if name.ends_with("bytes") => output::bytes(whole(now)),
+            _ if name.ends_with("seconds") => output::time(now),
+            _ if now.fract() != 0.0 || now < 0.0 => format!("{now:.1}"),
+            _ => output::thousands(whole(now)),
+        }
+    }
+
     /// How much a counter has grown in a second.
     fn rate(&self, now: u64, before: u64) -> String {
         #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
@@ -352,19 +414,22 @@ fn cell(text: &str) -> String {
 }
 
 /// Columns as wide as what is in them.
-struct Table<const N: usize> {
-    rows: Vec<[String; N]>,
+struct Table {
+    rows: Vec<Vec<String>>,
     /// Columns of words; the others are numbers.
     words: Vec<usize>,
 }
 
-impl<const N: usize> Table<N> {
-    fn new(head: &[&str; N], words: &[usize]) -> Self {
-        Self { rows: vec![head.map(str::to_owned)], words: words.to_vec() }
+impl Table {
+    fn new<S: AsRef<str>>(head: &[S], words: &[usize]) -> Self {
+        let mut table = Self { rows: Vec::new(), words: words.to_vec() };
+        table.row(head.iter().map(AsRef::as_ref));
+        table
     }
 
-    fn row(&mut self, row: [String; N]) {
-        self.rows.push(row.map(|text| cell(&text)));
+    /// A row of as many cells as the head.
+    fn row<S: AsRef<str>>(&mut self, row: impl IntoIterator<Item = S>) {
+        self.rows.push(row.into_iter().map(|text| cell(text.as_ref())).collect());
     }
 
     /// Returns the lines after an empty one, or nothing if there is only the head.
@@ -373,8 +438,9 @@ impl<const N: usize> Table<N> {
             return Vec::new();
         }
         let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max();
-        let widths: Vec<_> = (0..N).map(|column| width(column).unwrap_or(0)).collect();
-        let line = |row: &[String; N]| {
+        let widths: Vec<_> =
+            (0..self.rows[0].len()).map(|column| width(column).unwrap_or(0)).collect();
+        let line = |row: &Vec<String>| {
             let cells =
                 row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
                     match self.words.contains(&column) {
@@ -459,6 +525,28 @@ mod tests {
     }
 
     #[test]
+    fn tables_of_the_service_have_rates_and_units() {
+        let table = |hits: u64, bytes: u64| {
+            serde_json::json!([{ "name": "cache_part", "labels": ["cache", "part"],
+                "columns": [
+                    { "name": "hits_total", "kind": "counter" },
+                    { "name": "read_bytes_total", "kind": "counter" },
+                    { "name": "used_bytes" }, { "name": "age_seconds" }, { "name": "load" },
+                ],
+                "rows": [{ "labels": ["users", "0"], "values": [hits, bytes, 3072, 0.25, 1.5] }],
+                "rows_left_out": 2 }])
+        };
+        let (mut before, mut now) = two();
+        before.tables = serde_json::from_value(table(100, 0)).unwrap();
+        now.tables = serde_json::from_value(table(2100, 4096)).unwrap();
+        let text = lines(&now, &before).join("\n");
+        let expected = "\nCACHE PART  part  hits/s  read bytes/s     used     age  load\n\
+                        users       0      1,000       2.0 KiB  3.0 KiB  250 ms   1.5\n\
+                        and 2 other rows\n";
+        assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
     fn traffic_of_a_peer_that_comes_into_a_list_that_was_cut_is_not_known() {
         let (mut before, now) = two();
         let count = serde_json::json!({ "transport": "tcp", "link": "connected", "count": 2 });
@@ -501,6 +589,7 @@ mod tests {
             serde_json::json!({ "name": name, "state": evil,
                 "current": { "id": 1, "name": name, "pool": name } })
         };
+        let column = serde_json::json!({ "name": evil });
         let now = snapshot(serde_json::json!({
             "address": evil, "version": long, "uptime_sec": 1e300,
             "stats": { "requests_refused": most, "requests_busy": most },
@@ -510,6 +599,9 @@ mod tests {
             "rpcs": [{ "end": "target", "name": evil, "provider": 1, "begun": most,
                        "outcomes": { "busy": most, "worse": most } }],
             "gates": [{ "kind": "rpc", "name": long, "provider": 1, "refused": most }],
+            "tables": [{ "name": long, "labels": vec![evil; 99], "columns": vec![column; 99],
+                         "rows": [{ "labels": [evil], "values": [-1e308] }, {}],
+                         "rows_left_out": most }, {}],
             "peers": { "counts": [{ "count": most }, { "count": most }],
                        "list": [{ "address": evil, "link": long, "sent_bytes": most }] },
         }));

@@ -4,6 +4,10 @@ use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use margo::Instance;
+use margo::metrics::{Column, TableSpec};
 
 use crate::common::{Ended, Running, Service, margo, run, until};
 
@@ -95,7 +99,7 @@ fn console(ended: &Ended) -> Vec<&str> {
     ended.stderr.lines().filter(|line| line.contains("CONSOLE")).collect()
 }
 
-/// Slow: starts a browser five times.
+/// Slow: starts a browser six times.
 #[test]
 fn the_live_page_shows_the_service_in_a_browser() {
     let names = ["chromium", "chromium-browser", "google-chrome", "headless_shell"];
@@ -146,4 +150,22 @@ fn the_live_page_shows_the_service_in_a_browser() {
         assert!(picture.len() > 5000, "{}", picture.len());
     }
     drop(ping);
+    let instance = Instance::builder("na+sm://").metrics_listen("127.0.0.1:0").start().unwrap();
+    let columns = [Column::counter("hits_total", "Hits."), Column::gauge("used_bytes", "Bytes.")];
+    let caches = TableSpec { name: "cache_part", labels: ["cache"], columns };
+    let seen = AtomicU32::new(0);
+    let rows = move || {
+        let seen = f64::from(seen.fetch_add(1, Relaxed));
+        vec![(["<b>users".to_owned()], [1e9 * seen, 3072.0])]
+    };
+    let _published = instance.monitoring().publish(&caches, rows).unwrap();
+    let mut command = browser(name, temp.path());
+    command.args(["--dump-dom", "--virtual-time-budget=8000"]);
+    let port = instance.monitoring().metrics_addr().unwrap();
+    let ended = run(command.arg(format!("http://{port}/")), "").expect(0);
+    assert!(console(&ended).is_empty(), "{ended:#?}");
+    for expected in ["<h2>cache part</h2>", "hits/s", "&lt;b&gt;users", "3.0 KiB"] {
+        assert!(ended.stdout.contains(expected), "no {expected} in {}", ended.stdout);
+    }
+    instance.finalize_and_wait().unwrap();
 }

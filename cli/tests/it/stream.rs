@@ -96,7 +96,9 @@ fn program(graph: &str) -> Vec<String> {
 fn document(temp: &Path, graph: &str, more: &str, of_work: &str) {
     let endpoint = |name: &str| {
         let file = temp.join(name).display().to_string();
-        format!(r#""endpoints": [{{ "address": "na+sm://", "file": "{file}" }}]"#)
+        let metrics = r#"{ "remote": true, "listen": "127.0.0.1:0" }"#;
+        let endpoint = format!(r#""address": "na+sm://", "file": "{file}", "metrics": {metrics}"#);
+        format!(r#""endpoints": [{{ {endpoint} }}]"#)
     };
     let program = serde_json::to_string(&program(graph)).unwrap();
     let (work, sum) = (endpoint("work"), endpoint("sum"));
@@ -196,6 +198,31 @@ fn figures_of_edges_are_shown_while_they_run() {
     let drained = std::thread::spawn(move || lines.count());
     launched.ended().expect(130);
     drained.join().unwrap();
+}
+
+#[test]
+fn figures_of_edges_are_seen_from_outside() {
+    let temp = tempfile::tempdir().unwrap();
+    let launched = Launched::start(temp.path());
+    let address = std::fs::read_to_string(temp.path().join("sum")).unwrap();
+    let top = |more: &[&str]| {
+        let mut command = margo(temp.path());
+        run(command.args(["top", address.trim_end(), "--once"]).args(more), "").expect(0).stdout
+    };
+    let row = until("bytes of the edge", || {
+        let shown = top(&[]);
+        let mut lines = shown.lines().skip_while(|line| !line.starts_with("STREAM EDGE"));
+        let head: Vec<_> = lines.next()?.split_whitespace().collect();
+        let expected = ["STREAM", "EDGE", "edge", "items/s", "bytes/s", "queued", "held", "credit"];
+        assert_eq!(head, expected);
+        lines.find(|line| line.contains("work->sum")).map(str::to_owned)
+    });
+    assert!(row.ends_with("8.0 MiB"), "{row}");
+    let json: margo::Metrics = serde_json::from_str(&top(&["--json"])).unwrap();
+    let names: Vec<_> = json.tables.iter().map(|table| table.name.as_str()).collect();
+    assert_eq!(names, ["stream", "stream_edge"]);
+    launched.running.signal(Signal::INT);
+    launched.ended().expect(130);
 }
 
 #[test]

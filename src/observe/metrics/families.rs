@@ -1,8 +1,11 @@
 //! A snapshot as families of Prometheus. The table in `docs/metrics.md` lists them; a test keeps
 //! both alike.
 
+use std::collections::BTreeSet;
+
+use super::tables::{families, fits_kind, is_name};
 use super::text::{Kind, Sample, Text, count, size};
-use super::{GateKind, GateMetrics, Metrics, Phase, RpcEnd};
+use super::{ColumnKind, GateKind, GateMetrics, Metrics, Phase, RpcEnd};
 use Kind::{Counter, Gauge};
 
 const STATES: [&str; 5] = ["running", "idle", "joining", "terminated", "removed"];
@@ -24,6 +27,7 @@ impl Metrics {
         self.peers(&mut text);
         self.memory(&mut text);
         self.process(&mut text);
+        self.tables(&mut text);
         text.finish()
     }
 
@@ -399,6 +403,37 @@ impl Metrics {
         for (name, help, value) in families {
             if let Some(value) = value {
                 text.one(Gauge, name, help, value);
+            }
+        }
+    }
+
+    /// Those of the program. The snapshot may be that of another process, so nothing of it is
+    /// taken for granted.
+    fn tables(&self, text: &mut Text) {
+        let mut seen = BTreeSet::new();
+        for table in &self.tables {
+            let names = std::iter::once(&table.name).chain(&table.labels);
+            if !names.chain(table.columns.iter().map(|one| &one.name)).all(|name| is_name(name)) {
+                continue;
+            }
+            for (at, (column, name)) in table.columns.iter().zip(families(table)).enumerate() {
+                let kind = match column.kind {
+                    ColumnKind::Counter => Counter,
+                    ColumnKind::Gauge => Gauge,
+                    ColumnKind::Unknown => continue,
+                };
+                if !fits_kind(column) || !seen.insert(name.clone()) {
+                    continue;
+                }
+                let rows = table.rows.iter().filter_map(|row| {
+                    let labels = table.labels.iter().zip(&row.labels);
+                    let labels = labels.map(|(label, text)| (label.as_str(), text.as_str()));
+                    Some((labels.collect(), *row.values.get(at)?))
+                });
+                let rows: Vec<(Vec<_>, f64)> = rows.collect();
+                let samples: Vec<Sample<'_>> =
+                    rows.iter().map(|(labels, value)| (&labels[..], *value)).collect();
+                text.family(kind, &name, &column.help, &samples);
             }
         }
     }

@@ -6,6 +6,7 @@
 //! | RPCs, from the statistics if these are on | `rpcs.rs` |
 //! | how old calls are, although none notes when it began | `marks.rs` |
 //! | bytes exchanged with peers | `traffic.rs` |
+//! | tables of the program's own figures | `tables.rs`, `publish.rs` |
 //! | Prometheus text | `text.rs`, `families.rs` |
 //! | the HTTP server (`margo.metrics.listen`), a thread of its own | `http.rs`, `http_request.rs` |
 //! | the live page of that server | `page.rs`, `page.html` |
@@ -25,6 +26,7 @@ mod marks;
 pub(crate) mod page;
 pub(crate) mod process;
 pub(crate) mod rpcs;
+mod tables;
 mod text;
 mod traffic;
 mod types;
@@ -32,6 +34,10 @@ mod types;
 pub(crate) use self::http::{Listener, Server};
 pub(crate) use self::http_request::{Body, Content};
 pub(crate) use self::marks::{Marks, Noted, Watched};
+pub(crate) use self::tables::PublishedTables;
+pub use self::tables::{
+    Column, ColumnKind, ColumnMetrics, PublishedTable, RowMetrics, TableMetrics, TableSpec,
+};
 pub(crate) use self::traffic::{BegunTraffic, Traffic};
 pub use self::types::{
     BlockingMetrics, BulkPoolMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics, Metrics,
@@ -48,6 +54,8 @@ pub(crate) struct MetricsState {
     pub(crate) server: Server,
     /// Bytes exchanged with peers.
     pub(crate) traffic: Traffic,
+    /// Tables of the program.
+    pub(crate) tables: std::sync::Arc<PublishedTables>,
     /// Peers may ask.
     pub(crate) remote: std::sync::atomic::AtomicBool,
 }
@@ -60,6 +68,7 @@ impl MetricsState {
             watched,
             server: Server::default(),
             traffic: Traffic::default(),
+            tables: std::sync::Arc::default(),
             remote: std::sync::atomic::AtomicBool::new(remote),
         }
     }

@@ -31,6 +31,7 @@ mod tests {
         let metrics: Metrics = serde_json::from_value(json!({
             "pools": [{}], "xstreams": [{ "current": {} }], "shards": [{}], "gates": [{}],
             "rpcs": [{ "phases": { "total": {} } }], "peers": { "counts": [{}], "list": [{}] },
+            "tables": [{ "columns": [{}], "rows": [{}] }],
         }))
         .unwrap();
         serde_json::to_value(metrics).unwrap()
@@ -70,6 +71,9 @@ mod tests {
             ("gate", "/gates/0"),
             ("peer", "/peers/list/0"),
             ("shard", "/shards/0"),
+            ("board", "/tables/0"),
+            ("col", "/tables/0/columns/0"),
+            ("line", "/tables/0/rows/0"),
             ("one.current", "/xstreams/0/current"),
         ] {
             let place = full.pointer(path).unwrap_or_else(|| panic!("{path}"));

@@ -242,6 +242,8 @@ plain! {
         memory: MemoryMetrics,
         /// The process that it is in.
         process: ProcessMetrics,
+        /// Figures that the program has [published](crate::groups::InstanceMonitoring::publish).
+        tables: Vec<super::TableMetrics>,
     }
 
     /// The work that the RPC layer has done, over all shards.

@@ -4,6 +4,7 @@
 //! Imports nothing of this crate. Read `definition.rs`, then `schema.rs`.
 
 pub(crate) mod definition;
+pub(crate) mod figures;
 pub(crate) mod names;
 pub(crate) mod random;
 pub(crate) mod schema;

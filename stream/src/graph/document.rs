@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use margo::config::{Error, Errors, document_from_json};
+use margo::config::{Error, Errors, MetricsOptions, document_from_json};
 use serde::{Deserialize, Serialize};
 
 use super::error::GraphError;
@@ -102,6 +102,10 @@ pub struct GroupEndpoint {
     /// Default: they call `address`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
+    /// The ways to its metrics, with the figures of the group's edges: as `margo.metrics` of an
+    /// instance. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<MetricsOptions>,
 }
 
 impl GroupEndpoint {

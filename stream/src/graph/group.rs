@@ -223,6 +223,7 @@ fn start_instances(
         config.margo.address.clone_from(&endpoint.address);
         config.margo.address_file = endpoint.file;
         config.margo.listen = listens;
+        config.margo.metrics = endpoint.metrics.unwrap_or_default();
         let started = InstanceBuilder::from_config(config).start();
         instances.push(started.map_err(|error| GraphError::Endpoint {
             address: endpoint.address,

@@ -6,6 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use margo::Instance;
+use margo::metrics::PublishedTable;
 use margo::ult::channel::{self, RecvTimeoutError};
 use margo::ult::{self, JoinHandle, PoolRef, PoolSpec, Runtime, XstreamSpec};
 use prim::sync::atomic::Ordering::Relaxed;
@@ -18,6 +20,7 @@ use super::links::Links;
 use super::state::{EdgeCounts, EdgeLoad, News, RunState, StageCounts};
 use super::stop::Stop;
 use super::wiring::{Made, Wiring};
+use crate::base::figures::{FlowFigures, publish_edges};
 
 /// Figures of a run that has come to its end.
 ///
@@ -120,6 +123,7 @@ pub struct Run {
     left: usize,
     deadline: Option<Instant>,
     _life: Option<Life>,
+    published: Vec<PublishedTable>,
 }
 
 /// The state and the counts of a run, as whoever reports of it has them.
@@ -210,7 +214,7 @@ impl Graph {
         let state = RunState::new(sender);
         let life = links.as_ref().map(|links| Life::serve(links, &state)).transpose();
         let _life = life.map_err(|error| GraphError::Runtime(error.into()))?;
-        let wiring = Wiring::new(&draft, state.clone(), links);
+        let wiring = Wiring::new(&draft, state.clone(), links.clone());
         let (mut all, mut stages, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
         for (number, stage) in draft.stages.iter_mut().enumerate() {
             let made = stage.make.take().map_or(Ok(Vec::new()), |make| make(&wiring))?;
@@ -226,7 +230,11 @@ impl Graph {
         let edges = edges.map(|(edge, counts)| (edge.from, edge.to, counts.clone())).collect();
         let (left, units) = (bodies.len(), Vec::new());
         let figures = Arc::new(Figures { state, since: Instant::now(), stages, edges });
-        let mut run = Run { figures, news, units, left, deadline: None, _life };
+        let (deadline, published) = (None, Vec::new());
+        let mut run = Run { figures, news, units, left, deadline, _life, published };
+        for instance in links.iter().flat_map(|links| &links.instances) {
+            run.publish(links.as_ref().map_or("", |links| links.graph()), instance);
+        }
         for (number, (departure, body)) in bodies.into_iter().enumerate() {
             let stage = departure.stage.clone();
             let ult = pools[number % pools.len()].ult().name(stage.clone());
@@ -306,6 +314,38 @@ impl Run {
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.deadline = Instant::now().checked_add(limit);
         self
+    }
+
+    /// Publishes the figures of the edges with the metrics of an instance, until the end: items,
+    /// what waits, credit. Those of a [group](Graph::start_group) are at its instances already.
+    ///
+    /// ```
+    /// use margo::Instance;
+    /// use margo_stream::graph::Graph;
+    ///
+    /// let instance = Instance::builder("na+sm://").start()?;
+    /// let graph = Graph::new();
+    /// graph.source("numbers", 0..1000u32).stage("drop").for_each(drop);
+    /// let mut run = graph.start(&[instance.layout().rpc_pool()])?;
+    /// run.publish("numbers", &instance);
+    /// let table = &instance.metrics().tables[0];
+    /// assert_eq!((&*table.name, &*table.rows[0].labels[1]), ("stream_edge", "numbers->drop"));
+    /// run.join()?;
+    /// assert!(instance.metrics().tables.is_empty());
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn publish(&mut self, graph: &str, instance: &Instance) {
+        let figures = self.figures.clone();
+        let look = move || {
+            let edge = |edge: EdgeFigures| {
+                let EdgeFigures { items, bytes, queued: waiting, held, credit, .. } = edge;
+                let name = format!("{}->{}", edge.from, edge.to);
+                (name, FlowFigures { items, bytes, waiting, held, credit })
+            };
+            figures.report().edges.into_iter().map(edge).collect()
+        };
+        self.published.extend(publish_edges(instance, graph.to_owned(), look));
     }
 
     /// Returns what ends the run from elsewhere.

@@ -7,11 +7,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use margo::metrics::PublishedTable;
 use margo::{FinalizeCallback, Instance, Provider};
 use serde::de::DeserializeOwned;
 use ult::channel::{self, RecvTimeoutError, TryRecvError};
 
 use crate::base::definition::Stream;
+use crate::base::figures::{self, FlowFigures};
 use crate::base::schema::schema_of;
 use crate::base::turn::let_others_run;
 use crate::error::{ServeError, StreamError};
@@ -78,6 +80,7 @@ struct Serving {
     addresses: Vec<String>,
     callbacks: Vec<FinalizeCallback>,
     providers: Vec<Provider>,
+    figures: Vec<PublishedTable>,
 }
 
 impl Drop for Serving {
@@ -122,6 +125,7 @@ impl<T: DeserializeOwned + 'static> Receiver<T> {
             addresses: Vec::new(),
             callbacks: Vec::new(),
             providers: Vec::new(),
+            figures: Vec::new(),
         };
         for (endpoint, instance) in endpoints.iter().enumerate() {
             let table = &serving.table;
@@ -136,6 +140,9 @@ impl<T: DeserializeOwned + 'static> Receiver<T> {
             });
             let closing = closing.map_err(|_| ServeError::Closing { stream: name, endpoint })?;
             serving.callbacks.push(closing);
+            let (table, queue) = (table.clone(), batches.clone());
+            let look = move || figures_of(&table, &queue);
+            serving.figures.extend(figures::publish_stream(instance, (name, "receives"), look));
             serving.addresses.push(instance.self_addr().uri().to_owned());
         }
         if let Some(limit) = spec.connect_within {
@@ -366,6 +373,17 @@ impl<T> fmt::Debug for Receiver<T> {
             .field("addresses", &self.serving.addresses)
             .field("outcome", &self.serving.table.outcome())
             .finish_non_exhaustive()
+    }
+}
+
+fn figures_of(table: &Table, batches: &channel::Receiver<Delivered>) -> FlowFigures {
+    let credit = table.spec.credit_bytes.saturating_mul(table.spec.senders as u64);
+    FlowFigures {
+        items: table.counts.items.load(Relaxed),
+        bytes: table.counts.bytes.load(Relaxed),
+        waiting: batches.len(),
+        held: table.held(),
+        credit,
     }
 }
 

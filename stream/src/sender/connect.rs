@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use margo::metrics::PublishedTable;
 use margo::{Instance, ProviderHandle};
 use prim::lock::BiasedLock;
 use serde::Serialize;
@@ -12,7 +13,7 @@ use serde::de::DeserializeOwned;
 use ult::channel;
 
 use crate::base::definition::Stream;
-use crate::base::{random, schema};
+use crate::base::{figures, random, schema};
 use crate::error::{ConnectError, SendError};
 use crate::sender::linger;
 use crate::sender::link::{Link, Peer, ReceiverConnection};
@@ -59,6 +60,7 @@ pub struct Sender<T> {
     pub(super) position: u64,
     /// Set by `finish`: what is dropped then is no loss.
     pub(super) is_finished: bool,
+    _figures: Vec<PublishedTable>,
     items: PhantomData<fn(T)>,
 }
 
@@ -96,7 +98,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
             None => return Err(wrong("it is sent by no instance; give one, or several")),
         };
         let replays = spec.delivery != Delivery::AtMostOnce;
-        let mut links = Vec::new();
+        let (mut links, mut figures) = (Vec::new(), Vec::new());
         for address in addresses {
             let peer = Arc::new(Peer {
                 stream: name,
@@ -109,7 +111,12 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
                 resumes: spec.resumes,
             });
             let (connection, opened) = peer.connect(0, spec.connect_within)?;
-            links.push(Link::new(peer, connection, &opened, replays));
+            let instance = connection.target().0;
+            let link = Link::new(peer, connection, &opened, replays);
+            let counts = link.window.counts.clone();
+            let look = move || counts.look();
+            figures.extend(figures::publish_stream(&instance, (name, "sends"), look));
+            links.push(link);
         }
         let position = links.iter().map(|link| link.next).min().unwrap_or(0);
         let (to, batches) = match &route {
@@ -137,7 +144,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
             .name("margo_stream.linger")
             .spawn_detached(lingers)
             .map_err(|error| ConnectError::Spawn { stream: name, source: Arc::new(error) })?;
-        Ok(Self { shared, route, position, is_finished: false, items: PhantomData })
+        let (_figures, items) = (figures, PhantomData);
+        Ok(Self { shared, route, position, is_finished: false, _figures, items })
     }
 }
 

@@ -1,6 +1,7 @@
 //! One receiver: its session, its window, and what happens when it is gone.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use margo::encoding::Raw;
@@ -190,10 +191,12 @@ impl Link {
         opened: &Opened,
         replays: bool,
     ) -> Self {
+        let window = SendWindow::default();
+        window.counts.credit.store(opened.credit, Relaxed);
         Self {
             peer,
             connection: Some(connection),
-            window: SendWindow::default(),
+            window,
             next: opened.next,
             credit: opened.credit,
             failed: None,
@@ -303,7 +306,7 @@ impl Link {
     /// Nothing of it is sent any more: what was lent goes back.
     pub(super) fn give_back(&mut self) {
         if self.failed.is_some() {
-            self.window = SendWindow::default();
+            self.window.clear();
         }
     }
 

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use margo::na::SharedBuffer;
 use margo::{Exposed, ForwardRequest};
 
+use crate::base::figures::FlowFigures;
 use crate::sender::lent::Loan;
 use crate::sender::open_batch::Items;
 use crate::wire::{BATCHES_MAX, Taken};
@@ -41,11 +43,37 @@ impl Sent {
     }
 }
 
+/// Figures of a link, which has one writer at a time: whoever has the lock of the sender's state.
+#[derive(Default)]
+pub(super) struct SendCounts {
+    pub(super) items: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    /// Bytes without an answer.
+    pub(super) held: AtomicU64,
+    pub(super) credit: AtomicU64,
+}
+
+impl SendCounts {
+    pub(super) fn look(&self) -> FlowFigures {
+        FlowFigures {
+            items: self.items.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            waiting: 0,
+            held: self.held.load(Relaxed),
+            credit: self.credit.load(Relaxed),
+        }
+    }
+}
+
+fn add(count: &AtomicU64, amount: u64) {
+    count.store(count.load(Relaxed).wrapping_add(amount), Relaxed);
+}
+
 /// The window: its bytes are at most the credit.
 #[derive(Default)]
 pub(super) struct SendWindow {
     sent: VecDeque<Sent>,
-    bytes: u64,
+    pub(super) counts: Arc<SendCounts>,
 }
 
 impl SendWindow {
@@ -54,16 +82,18 @@ impl SendWindow {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+        self.counts.held.load(Relaxed)
     }
 
     /// Returns whether a batch of so many bytes may go.
     pub(super) fn has_room(&self, bytes: u64, credit: u64) -> bool {
-        self.bytes + bytes <= credit && self.sent.len() < BATCHES_MAX
+        self.bytes() + bytes <= credit && self.sent.len() < BATCHES_MAX
     }
 
     pub(super) fn push(&mut self, sent: Sent) {
-        self.bytes += sent.bytes;
+        add(&self.counts.items, sent.count.into());
+        add(&self.counts.bytes, sent.bytes);
+        add(&self.counts.held, sent.bytes);
         self.sent.push_back(sent);
     }
 
@@ -73,8 +103,14 @@ impl SendWindow {
 
     pub(super) fn pop(&mut self) -> Option<Sent> {
         let sent = self.sent.pop_front()?;
-        self.bytes -= sent.bytes;
+        add(&self.counts.held, sent.bytes.wrapping_neg());
         Some(sent)
+    }
+
+    /// Forgets all of them.
+    pub(super) fn clear(&mut self) {
+        self.sent.clear();
+        self.counts.held.store(0, Relaxed);
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sent> {

@@ -7,6 +7,7 @@ mod credit;
 mod delivery;
 mod ends;
 mod examples;
+mod figures;
 mod graph;
 mod groups;
 mod items;
