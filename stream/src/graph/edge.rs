@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use margo::trace::{self, TraceContext};
 use margo::ult::channel::{self, RecvTimeoutError, TrySendError};
 use prim::lock::Lock;
 
@@ -42,6 +43,14 @@ pub(crate) struct Bundle<T> {
     pub(crate) items: Vec<T>,
     /// No later item of this producer is of an earlier time.
     pub(crate) watermark: Option<u64>,
+    /// The trace that its items are part of.
+    pub(crate) trace: Option<TraceContext>,
+}
+
+/// Runs code as a part of a trace, if there is one.
+#[inline]
+pub(crate) fn within<R>(trace: Option<TraceContext>, work: impl FnOnce() -> R) -> R {
+    if trace.is_none() { work() } else { trace::within(trace, work) }
 }
 
 /// The reason why a bundle cannot be given on.

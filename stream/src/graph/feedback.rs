@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
+use margo::trace;
 use margo::ult::channel::Receiver;
 use margo::ult::{self, Selectable};
 use prim::lock::Lock;
@@ -130,7 +131,8 @@ impl<T: Send + 'static> Again<T> {
     fn send(&mut self) -> Result<(), Stop> {
         let items = std::mem::replace(&mut self.open, self.output.spare());
         *self.way.live.lock() += 1;
-        let bundle = Bundle { from: usize::MAX, items, watermark: None };
+        let (from, watermark, trace) = (usize::MAX, None, trace::current());
+        let bundle = Bundle { from, items, watermark, trace };
         self.output.put(bundle).map(drop).map_err(|_| Stop::over())
     }
 }

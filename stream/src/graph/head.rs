@@ -5,11 +5,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use margo::trace::{self, TraceContext};
 use margo::ult;
 use prim::sync::atomic::Ordering::Relaxed;
 
 use super::body::Body;
-use super::edge::{Bundle, Input, Taken};
+use super::edge::{Bundle, Input, Taken, within};
 use super::operator::Operator;
 use super::outlet::Last;
 use super::state::{RunState, StageCounts, add_time};
@@ -65,7 +66,11 @@ impl<T, O: Operator<T>, L: Last<O::Out>> Feed<T> for Chain<O, L> {
         }
         self.counts.items.fetch_add(items.len() as u64, Relaxed);
         let Self { operator, last, .. } = self;
-        items.drain(..).try_for_each(|item| operator.item(item, last))
+        items.drain(..).try_for_each(|item| operator.item(item, last))?;
+        if let Some(trace) = trace::current() {
+            last.mark(trace);
+        }
+        Ok(())
     }
 
     fn watermark(&mut self, time: u64) -> Result<(), Stop> {
@@ -142,12 +147,12 @@ impl<T: Send + 'static> Intake<T> {
 
     /// Gives all to the operators.
     pub(crate) fn run(&mut self, feed: &mut dyn Feed<T>) -> Result<(), Stop> {
-        while let Some(Bundle { from, mut items, watermark }) = self.take(feed)? {
-            feed.items(&mut items)?;
-            self.input.give_back(items);
-            if let Some(time) = self.note(from, watermark) {
-                feed.watermark(time)?;
-            }
+        while let Some(Bundle { from, mut items, watermark, trace }) = self.take(feed)? {
+            within(trace, || {
+                feed.items(&mut items)?;
+                self.input.give_back(items);
+                self.note(from, watermark).map_or(Ok(()), |time| feed.watermark(time))
+            })?;
             if let Some(due) = feed.due() {
                 let now = Instant::now();
                 if due <= now {
@@ -281,6 +286,7 @@ pub struct StageIo<'a, T, U> {
     received: Vec<T>,
     /// The producer of that bundle, and the watermark behind it.
     behind: (usize, Option<u64>),
+    trace: Option<TraceContext>,
     emit: Emit<'a, U>,
 }
 
@@ -291,8 +297,8 @@ impl<'a, T: Send + 'static, U> StageIo<'a, T, U> {
         feed: &'a mut dyn Feed<U>,
         code: &mut impl FnMut(&mut StageIo<'_, T, U>) -> Result<(), BoxError>,
     ) -> Result<(), Stop> {
-        let mut io =
-            StageIo { intake, received: Vec::new(), behind: (0, None), emit: Emit::new(feed) };
+        let (received, behind, trace, emit) = (Vec::new(), (0, None), None, Emit::new(feed));
+        let mut io = StageIo { intake, received, behind, trace, emit };
         code(&mut io).map_err(Stop::failed)?;
         io.emit.flush()
     }
@@ -309,17 +315,18 @@ impl<'a, T: Send + 'static, U> StageIo<'a, T, U> {
             }
             self.intake.input.give_back(std::mem::take(&mut self.received));
             let Emit { feed, made, .. } = &mut self.emit;
-            if !made.is_empty() {
-                feed.items(made)?;
-            }
             let (from, watermark) = std::mem::take(&mut self.behind);
-            if let Some(time) = self.intake.note(from, watermark) {
-                feed.watermark(time)?;
-            }
-            let Some(Bundle { from, mut items, watermark }) = self.intake.take(&mut **feed)? else {
+            within(self.trace.take(), || {
+                if !made.is_empty() {
+                    feed.items(made)?;
+                }
+                self.intake.note(from, watermark).map_or(Ok(()), |time| feed.watermark(time))
+            })?;
+            let Some(bundle) = self.intake.take(&mut **feed)? else {
                 return Ok(None);
             };
-            self.behind = (from, watermark);
+            let Bundle { from, mut items, watermark, trace } = bundle;
+            (self.behind, self.trace) = ((from, watermark), trace);
             items.reverse();
             self.received = items;
         }
@@ -333,7 +340,13 @@ impl<'a, T: Send + 'static, U> StageIo<'a, T, U> {
     /// [`Stop`], which is to be returned.
     #[inline]
     pub fn emit(&mut self, item: U) -> Result<(), Stop> {
-        self.emit.emit(item)
+        within(self.trace, || self.emit.emit(item))
+    }
+
+    /// The trace that the newest item is part of, for [`margo::trace::within`]: calls that the code
+    /// makes belong to it then, as what it emits does.
+    pub fn trace(&self) -> Option<TraceContext> {
+        self.trace
     }
 
     /// Gives on everything that has been kept.
@@ -342,7 +355,7 @@ impl<'a, T: Send + 'static, U> StageIo<'a, T, U> {
     ///
     /// [`Stop`], which is to be returned.
     pub fn flush(&mut self) -> Result<(), Stop> {
-        self.emit.flush()
+        within(self.trace, || self.emit.flush())
     }
 }
 

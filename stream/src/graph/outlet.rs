@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use margo::trace::{self, TraceContext};
 use prim::lock::Lock;
 
 use super::edge::{Bundle, Lost, Output};
@@ -26,6 +27,11 @@ pub(crate) trait Last<T>: Next<T> + Send {
     /// Reaches the next stage. Comes first.
     fn open(&mut self) -> Result<(), Stop> {
         Ok(())
+    }
+
+    /// The items that wait are part of a trace.
+    fn mark(&mut self, trace: TraceContext) {
+        let _ = trace;
     }
 
     /// Lets nothing wait: the stage has nothing to do.
@@ -78,7 +84,12 @@ impl<T> Ports<T> {
     }
 
     /// Sends the items, and the watermark if it is new. Leaves an empty vector.
-    fn send(&mut self, to: usize, items: &mut Vec<T>) -> Result<(), Stop> {
+    fn send(
+        &mut self,
+        to: usize,
+        items: &mut Vec<T>,
+        trace: Option<TraceContext>,
+    ) -> Result<(), Stop> {
         let Some(output) = &mut self.outputs[to] else {
             items.clear();
             return Ok(());
@@ -89,7 +100,7 @@ impl<T> Ports<T> {
         let count = items.len();
         let watermark = if self.told[to] == self.watermark { None } else { self.watermark };
         self.told[to] = self.watermark;
-        match output.put(Bundle { from: self.from, items, watermark }) {
+        match output.put(Bundle { from: self.from, items, watermark, trace }) {
             Ok(waited) => {
                 self.counts.add(count, waited);
                 Ok(())
@@ -172,27 +183,29 @@ pub(crate) struct Dealt<T> {
     ports: Ports<T>,
     deal: Deal<T>,
     open: Vec<T>,
+    trace: Option<TraceContext>,
     turn: usize,
 }
 
 impl<T> Dealt<T> {
     pub(crate) fn new(ports: Ports<T>, deal: Deal<T>) -> Self {
-        Self { ports, deal, open: Vec::new(), turn: 0 }
+        Self { ports, deal, open: Vec::new(), trace: None, turn: 0 }
     }
 
     fn pass(&mut self) -> Result<(), Stop> {
+        let trace = self.trace.take().or_else(trace::current);
         match self.deal {
             Deal::InTurn => {
                 let to = self.ports.choose(self.turn);
                 self.turn = (to + 1) % self.ports.len();
-                self.ports.send(to, &mut self.open)
+                self.ports.send(to, &mut self.open, trace)
             }
             Deal::ToAll(copy) => {
                 for to in 1..self.ports.len() {
                     let mut copies = self.open.iter().map(copy).collect();
-                    self.ports.send(to, &mut copies)?;
+                    self.ports.send(to, &mut copies, trace)?;
                 }
-                self.ports.send(0, &mut self.open)
+                self.ports.send(0, &mut self.open, trace)
             }
         }
     }
@@ -212,6 +225,12 @@ impl<T: Send> Next<T> for Dealt<T> {
 }
 
 impl<T: Send> Last<T> for Dealt<T> {
+    fn mark(&mut self, trace: TraceContext) {
+        if !self.open.is_empty() {
+            self.trace.get_or_insert(trace);
+        }
+    }
+
     fn open(&mut self) -> Result<(), Stop> {
         self.ports.open()
     }
@@ -222,7 +241,7 @@ impl<T: Send> Last<T> for Dealt<T> {
         }
         for to in 0..self.ports.len() {
             if self.ports.owes(to) {
-                self.ports.send(to, &mut Vec::new())?;
+                self.ports.send(to, &mut Vec::new(), None)?;
             }
         }
         Ok(())
@@ -240,6 +259,7 @@ pub(crate) struct Hashed<T, H> {
     ports: Ports<T>,
     hash: H,
     open: Vec<Vec<T>>,
+    traces: Vec<Option<TraceContext>>,
     /// Bundles since the last flush, which tells all replicas the time.
     sent: usize,
 }
@@ -247,12 +267,13 @@ pub(crate) struct Hashed<T, H> {
 impl<T, H> Hashed<T, H> {
     pub(crate) fn new(ports: Ports<T>, hash: H) -> Self {
         let open = (0..ports.len()).map(|_| Vec::new()).collect();
-        Self { ports, hash, open, sent: 0 }
+        let traces = vec![None; ports.len()];
+        Self { ports, hash, open, traces, sent: 0 }
     }
 
     #[cold]
     fn pass(&mut self, to: usize) -> Result<(), Stop> {
-        self.ports.send(to, &mut self.open[to])?;
+        self.send(to)?;
         self.sent += 1;
         if self.ports.watermark.is_some() && self.sent >= 4 * self.ports.len() {
             self.sent = 0;
@@ -264,10 +285,15 @@ impl<T, H> Hashed<T, H> {
     fn flush_all(&mut self) -> Result<(), Stop> {
         for to in 0..self.open.len() {
             if !self.open[to].is_empty() || self.ports.owes(to) {
-                self.ports.send(to, &mut self.open[to])?;
+                self.send(to)?;
             }
         }
         Ok(())
+    }
+
+    fn send(&mut self, to: usize) -> Result<(), Stop> {
+        let trace = self.traces[to].take().or_else(trace::current);
+        self.ports.send(to, &mut self.open[to], trace)
     }
 }
 
@@ -294,6 +320,11 @@ impl<T: Send, H: FnMut(&T) -> Result<u64, Stop>> Next<T> for Hashed<T, H> {
 }
 
 impl<T: Send, H: FnMut(&T) -> Result<u64, Stop> + Send> Last<T> for Hashed<T, H> {
+    fn mark(&mut self, trace: TraceContext) {
+        let open = self.open.iter().zip(&mut self.traces).filter(|(open, _)| !open.is_empty());
+        open.for_each(|(_, own)| *own = own.or(Some(trace)));
+    }
+
     fn open(&mut self) -> Result<(), Stop> {
         self.ports.open()
     }

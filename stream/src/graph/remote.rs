@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::blob::Blob;
 use super::body::Body;
-use super::edge::{Bundle, Lost, Output};
+use super::edge::{Bundle, Lost, Output, within};
 use super::life;
 use super::links::{Links, QueueAt};
 use super::state::{EdgeLoad, Gauge, RunState};
@@ -247,7 +247,11 @@ impl<T: Send + 'static, W: OnWire<T>> Output<T> for RemoteOutput<T, W> {
     fn put(&mut self, mut bundle: Bundle<T>) -> Result<Duration, Lost> {
         let Some(sender) = &mut self.sender else { return Err(Lost::Gone) };
         let since = Instant::now();
-        let sent = W::send(sender, bundle.items.drain(..), bundle.watermark);
+        let sent = within(bundle.trace, || {
+            W::send(sender, bundle.items.drain(..), bundle.watermark)?;
+            bundle.trace.into_iter().for_each(|trace| sender.mark(trace));
+            Ok(())
+        });
         sent.map_err(|error| self.lost(error))?;
         self.spare = bundle.items;
         Ok(since.elapsed())
@@ -357,7 +361,7 @@ impl<T: Send + 'static, W: OnWire<T>> Body for Pump<T, W> {
                 let own = &self.links.own;
                 return Err(Stop::failed(self.links.peer_error(&self.at, own, what)));
             };
-            let from = self.first + replica;
+            let (from, trace) = (self.first + replica, batch.trace());
             let mut items = self.spare();
             let mut batch = match batch.into_data() {
                 Ok((item, mut data)) => {
@@ -372,13 +376,13 @@ impl<T: Send + 'static, W: OnWire<T>> Body for Pump<T, W> {
                 match item.take(None) {
                     Ok(item) => items.push(item),
                     Err(time) => {
-                        self.put(Bundle { from, items, watermark: Some(time) })?;
+                        self.put(Bundle { from, items, watermark: Some(time), trace })?;
                         items = self.spare();
                     }
                 }
             }
             if !items.is_empty() {
-                self.put(Bundle { from, items, watermark: None })?;
+                self.put(Bundle { from, items, watermark: None, trace })?;
             }
             // Its credit goes back now that there was room for its items.
             drop(batch);

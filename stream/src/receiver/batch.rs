@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use hg::proc;
+use margo::trace::TraceContext;
 use serde::de::DeserializeOwned;
 
 use crate::error::StreamError;
@@ -141,6 +142,13 @@ impl<T> Batch<T> {
     /// The number of its first item among those of its sender, from 0 on.
     pub fn first(&self) -> u64 {
         self.received.batch.first
+    }
+
+    /// The trace that it is part of, if it is sampled: that of whoever has sent its first item, or
+    /// the one that began with the call which has brought it. Code within it
+    /// ([`margo::trace::within`]), and what that sends, is part of it too.
+    pub fn trace(&self) -> Option<TraceContext> {
+        self.received.owed.as_ref().and_then(Owed::trace)
     }
 
     /// Items that are left in it.

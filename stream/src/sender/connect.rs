@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use margo::metrics::PublishedTable;
-use margo::{Instance, ProviderHandle};
+use margo::{Instance, ProviderHandle, trace};
 use prim::lock::BiasedLock;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -140,9 +140,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
         });
         let weak = Arc::downgrade(&shared);
         let lingers = move || linger::run(&weak, &rings);
-        pool.ult()
-            .name("margo_stream.linger")
-            .spawn_detached(lingers)
+        // What it sends is part of other traces, or of none.
+        trace::within(None, || pool.ult().name("margo_stream.linger").spawn_detached(lingers))
             .map_err(|error| ConnectError::Spawn { stream: name, source: Arc::new(error) })?;
         let (_figures, items) = (figures, PhantomData);
         Ok(Self { shared, route, position, is_finished: false, _figures, items })

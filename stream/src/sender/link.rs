@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use margo::encoding::Raw;
 use margo::na::{AllocOptions, MsgBuf, SharedBuffer};
+use margo::trace::{self, TraceContext};
 use margo::{Access, Exposed, ForwardError, ForwardRequest, Instance, ProviderHandle};
 use ult::Eventual;
 
@@ -318,8 +319,8 @@ impl Link {
     pub(super) fn launch(
         &mut self,
         outgoing: Outgoing,
-        count: u32,
-        is_last: bool,
+        (count, is_last): (u32, bool),
+        trace: Option<TraceContext>,
     ) -> Result<(), SendError> {
         let Some(connection) = &self.connection else {
             unreachable!("a link has room while it is connected");
@@ -353,7 +354,7 @@ impl Link {
         };
         let (first, request) = (self.next, None);
         self.next += u64::from(count);
-        let mut sent = Sent { first, count, is_last, bytes, content, request };
+        let mut sent = Sent { first, count, is_last, bytes, content, trace, request };
         self.send(&mut sent);
         // What goes with the request is not needed any more, unless it may have to be sent again.
         if !self.replays
@@ -384,7 +385,7 @@ impl Link {
             let rpc = rpcs.batch.sending::<(Head, Raw<&[u8]>)>();
             instance.rpc(rpc, &connection.target, &(head, Raw(items))).start()
         };
-        let request = match &sent.content {
+        let request = || match &sent.content {
             Content::Gone => eager(&[]),
             Content::Items(items) => eager(items.as_slice()),
             Content::Exposed(memory, len) => pull(*len as u64, memory.bulk().clone(), None),
@@ -392,6 +393,10 @@ impl Link {
                 let (item, loan, len) = &**data;
                 pull(*len, loan.bulk.clone(), Some(Raw(item.clone())))
             }
+        };
+        let request = match sent.trace {
+            None => request(),
+            Some(_) => trace::within(sent.trace, request),
         };
         match request {
             Ok(request) => sent.request = Some(request),

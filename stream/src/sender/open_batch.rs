@@ -3,6 +3,7 @@
 use hg::ProcError;
 use hg::proc::{self, Writer, WriterLimits, Written};
 use margo::na::MsgBuf;
+use margo::trace::TraceContext;
 use serde::Serialize;
 
 /// Room behind the length at which a batch goes, so that the item which makes it that long fits,
@@ -34,6 +35,8 @@ pub(super) struct OpenBatch {
     goes_at: (usize, u32),
     /// The bytes that it may have: the credit.
     max: usize,
+    /// The trace of whoever has put the first item into it.
+    pub(super) trace: Option<TraceContext>,
 }
 
 impl OpenBatch {
@@ -42,7 +45,7 @@ impl OpenBatch {
         let max = usize::try_from(max).unwrap_or(usize::MAX);
         let bytes = bytes.min(max);
         let writer = writer(MsgBuf::with_capacity(bytes + ROOM));
-        Self { writer, count: 0, goes_at: (bytes, items), max }
+        Self { writer, count: 0, goes_at: (bytes, items), max, trace: None }
     }
 
     pub(super) fn count(&self) -> u32 {

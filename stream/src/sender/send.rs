@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use margo::bulk_memory::Exposable;
+use margo::trace::{self, TraceContext};
 use margo::{Access, Exposed, Instance};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -152,6 +153,9 @@ impl State {
         shared: &Shared,
     ) -> Result<(usize, bool), SendError> {
         let open = &mut self.open[batch];
+        if open.count() == 0 {
+            open.trace = trace::current();
+        }
         // It is looked at with one item, two, four …
         let look = (open.count() + 1).next_power_of_two();
         let (taken, is_next_too_long) = match open.fill(items, look) {
@@ -231,11 +235,18 @@ impl<T> Sender<T> {
                 return Err(SendError::TooLarge { stream, bytes, max });
             }
             if link.has_room(bytes)? {
-                return link.launch(outgoing, count, is_last);
+                return link.launch(outgoing, (count, is_last), trace::current());
             }
             drop(state);
             self.shared.wait_for_answer(at)?;
         }
+    }
+
+    /// The items that wait are part of a trace.
+    pub(crate) fn mark(&self, trace: TraceContext) {
+        let mut state = self.shared.state.lock();
+        let open = state.open.iter_mut().filter(|open| open.count() > 0);
+        open.for_each(|open| open.trace = open.trace.or(Some(trace)));
     }
 
     /// Returns whether no receiver is about to have worked off what it was sent.

@@ -16,6 +16,7 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Relaxed},
 };
 
+use margo::trace;
 use prim::lock::BiasedLock;
 use ult::channel;
 
@@ -134,13 +135,14 @@ impl State {
         let buf = self.links[to.start].free_buf();
         let (items, count) = self.open[batch].take(buf);
         shared.since[batch].store(0, Relaxed);
+        let trace = self.open[batch].trace.take().or_else(trace::current);
         let items = Arc::new(items);
         if let Some((last, others)) = self.links[to].split_last_mut() {
             for link in others {
-                link.launch(Outgoing::Items(items.clone()), count, false)?;
+                link.launch(Outgoing::Items(items.clone()), (count, false), trace)?;
             }
             // It keeps the buffer for a further batch, if nobody else has it.
-            last.launch(Outgoing::Items(items), count, false)?;
+            last.launch(Outgoing::Items(items), (count, false), trace)?;
         }
         self.turn = (self.turn + 1) % self.links.len();
         Ok(Go::Gone)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use margo::na::SharedBuffer;
+use margo::trace::TraceContext;
 use margo::{Exposed, ForwardRequest};
 
 use crate::base::figures::FlowFigures;
@@ -33,6 +34,7 @@ pub(super) struct Sent {
     /// Bytes of credit.
     pub(super) bytes: u64,
     pub(super) content: Content,
+    pub(super) trace: Option<TraceContext>,
     /// `None` while the sender waits for it.
     pub(super) request: Option<ForwardRequest<Taken>>,
 }

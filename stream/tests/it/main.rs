@@ -15,3 +15,4 @@ mod kill;
 mod process;
 mod routes;
 mod sim;
+mod traces;
