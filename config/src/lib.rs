@@ -75,9 +75,9 @@ pub use parse::{document_from_json, process_env, provider_config};
 pub use report::error::{Error, Errors, Warning};
 #[doc(hidden)]
 pub use report::suggest::nearest;
-/// For what shows text of others: providers and programs.
+/// For what shows text of others, and draws: providers and programs.
 #[doc(hidden)]
-pub use report::text;
+pub use report::{drawing, text};
 pub use resolve::{
     ConfigFlags, DependencyTarget, EAGER_SIZE_MAX, EAGER_SIZE_MIN, Resolved, ResolvedDependency,
     ResolvedPool, ResolvedProvider, ResolvedXstream, SHARDS_MAX, STACK_BYTES_MAX, STACK_BYTES_MIN,

@@ -6,7 +6,7 @@
 //! cargo build --release -p margo-stream --examples
 //! groups=stream/examples/image_pipeline.json
 //! target/release/examples/image_pipeline --group G2 $groups &
-//! target/release/examples/image_pipeline --group G1 $groups [FILE...]; wait
+//! target/release/examples/image_pipeline [FILE...] --group G1 $groups; wait
 //! ```
 //!
 //! Without `--group` all of it runs in this process. `photo.ppm` becomes `photo.blurred.pgm`.
@@ -28,9 +28,7 @@ struct Image {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut arguments: Vec<_> = std::env::args().skip(1).collect();
-    let is_group = arguments.first().is_some_and(|first| first == "--group");
-    let mut files = arguments.split_off(if is_group { arguments.len().min(3) } else { 0 });
+    let (mut files, arguments) = Graph::split_args(std::env::args().skip(1));
     files.resize(files.len().max(1), String::new());
 
     let graph = Graph::new();

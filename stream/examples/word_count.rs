@@ -9,8 +9,9 @@
 use margo_stream::graph::Graph;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = std::env::args().nth(1).unwrap_or_else(|| "docs".to_owned());
-    let entries = std::fs::read_dir(&folder).map_err(|error| format!("{folder}: {error}"))?;
+    let (own, arguments) = Graph::split_args(std::env::args().skip(1));
+    let folder = own.first().map_or("docs", String::as_str);
+    let entries = std::fs::read_dir(folder).map_err(|error| format!("{folder}: {error}"))?;
     let files = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
 
     let graph = Graph::new();
@@ -26,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .farm("count", 2)
         .fold(0u64, |count, one| *count += one)
         .collect();
-    graph.run()?;
+    graph.run_from_args(arguments)?;
 
     let mut counts = counts.take();
     counts.sort_by(|(a, m), (b, n)| n.cmp(m).then(a.cmp(b)));

@@ -229,10 +229,8 @@ pub(crate) fn q6(events: Events) -> Flow<Sale, impl Operator<Sale, Out = (u64, u
     closed(events)
         .key_by(|(lot, _)| lot.seller)
         .farm("average", WORKERS)
-        .pairs()
         // Two replicas have closed them.
         .in_order(|(_, (lot, _))| (lot.expires, lot.auction))
-        .keyed()
         .scan(VecDeque::new(), |prices, (_, price)| {
             prices.truncate(9);
             prices.push_front(price);

@@ -75,6 +75,7 @@ pub struct Group {
     /// The CPUs that it runs on, such as `"0-3,8"`: one execution stream for each. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<String>,
+    // Not a flattened `ChannelOptions`, with which unknown keys of a group would be passed over.
     /// Bytes that travel together on the edges that lead to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_bytes: Option<usize>,

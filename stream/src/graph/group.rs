@@ -18,11 +18,43 @@ use super::links::Links;
 use super::run::{Report, Run, runtime_on};
 
 impl Graph {
+    /// Takes the arguments of a program apart: into its own, and those for
+    /// [`run_from_args`](Self::run_from_args). The latter are the last ones, as launchers add them,
+    /// or have `--` and more of the program's own behind them.
+    ///
+    /// ```
+    /// use margo_stream::graph::Graph;
+    ///
+    /// let split = |line: &str| Graph::split_args(line.split(' ').map(str::to_owned));
+    /// let (own, arguments) = split("docs --deep --group G2 words.json");
+    /// assert_eq!(own, ["docs", "--deep"]);
+    /// assert_eq!(arguments, ["--group", "G2", "words.json"]);
+    /// assert_eq!(split("--group G2 words.json -- --group").0, ["--group"]);
+    /// assert_eq!(split("docs").1, [""; 0]);
+    /// ```
+    pub fn split_args(arguments: impl IntoIterator<Item = String>) -> (Vec<String>, Vec<String>) {
+        let mut own: Vec<_> = arguments.into_iter().collect();
+        let mut behind = Vec::new();
+        if let Some(dashes) = (0..own.len()).rev().find(|at| own[*at] == "--")
+            && len_of_own(&own[dashes..]).is_none()
+        {
+            behind = own.split_off(dashes);
+            behind.remove(0);
+        }
+        let mut arguments = Vec::new();
+        if let Some(len) = len_of_own(&own) {
+            arguments = own.split_off(len);
+        }
+        own.append(&mut behind);
+        (own, arguments)
+    }
+
     /// Runs the graph, or one group of it, as the arguments of the program say: all of it in this
     /// process if there are none, and for `--group NAME FILE` the group of that name, as the
     /// document in the file cuts the graph. `--plan FILE` only prints the
     /// [plan](super::Plan::text) with the groups of the document, and with `--svg OUT` draws it
-    /// into a file; nothing runs then, and there are no results.
+    /// into a file; nothing runs then, and there are no results. A program with arguments of its
+    /// own [takes them out](Self::split_args) before.
     ///
     /// ```
     /// use margo_stream::graph::Graph;
@@ -177,6 +209,16 @@ impl Graph {
     fn start_linked(self, links: Links, pools: &[PoolRef]) -> Result<Run, GraphError> {
         self.launch(pools, Some(Arc::new(links)))
     }
+}
+
+/// The words before those that say what to run, if these stand at the end.
+fn len_of_own(words: &[String]) -> Option<usize> {
+    let is_at = |back: usize, word: &str| {
+        let at = words.len().checked_sub(back)?;
+        (words[at] == word).then_some(at)
+    };
+    let drawn = is_at(4, "--plan").filter(|_| is_at(2, "--svg").is_some());
+    is_at(3, "--group").or(drawn).or_else(|| is_at(2, "--plan"))
 }
 
 /// The lock beside the file of an endpoint.

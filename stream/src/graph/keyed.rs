@@ -106,6 +106,59 @@ where
         KeyedFlow(self.0.then(Map(move |(key, value)| (key, f(value)))))
     }
 
+    /// Leaves out pairs of which the function says no.
+    pub fn filter<F>(self, f: F) -> KeyedFlow<I, impl Operator<I, Out = (K, V)>>
+    where
+        F: FnMut(&(K, V)) -> bool + Clone + Send + 'static,
+    {
+        KeyedFlow(self.0.filter(f))
+    }
+
+    /// Applies an operator of the program's own, which makes pairs too.
+    ///
+    /// ```
+    /// use margo_stream::graph::{Graph, Next, Operator, Stop};
+    ///
+    /// /// Gives each pair on twice.
+    /// #[derive(Clone)]
+    /// struct Twice;
+    ///
+    /// type Pair = (char, u32);
+    ///
+    /// impl Operator<Pair> for Twice {
+    ///     type Out = Pair;
+    ///
+    ///     fn item(&mut self, pair: Pair, to: &mut impl Next<Pair>) -> Result<(), Stop> {
+    ///         to.item(pair)?;
+    ///         to.item(pair)
+    ///     }
+    /// }
+    ///
+    /// let graph = Graph::new();
+    /// let pairs = graph.source("pairs", [('a', 1), ('b', 2)]).keyed();
+    /// let sums = pairs.filter(|(_, n)| *n > 1).apply(Twice).fold(0, |sum, n| *sum += n).collect();
+    /// graph.run()?;
+    /// assert_eq!(sums.take(), [('b', 4)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn apply<L, W, P>(self, operator: P) -> KeyedFlow<I, impl Operator<I, Out = (L, W)>>
+    where
+        L: Send + 'static,
+        W: Send + 'static,
+        P: Operator<(K, V), Out = (L, W)>,
+    {
+        KeyedFlow(self.0.apply(operator))
+    }
+
+    /// Puts the pairs of several replicas into the order of their times; see [`Flow::in_order`].
+    pub fn in_order<R, F>(self, order: F) -> KeyedFlow<I, impl Operator<I, Out = (K, V)>>
+    where
+        R: Ord + Send + 'static,
+        F: FnMut(&(K, V)) -> (u64, R) + Clone + Send + 'static,
+    {
+        KeyedFlow(self.0.in_order(order))
+    }
+
     /// Ends this stage, and begins the next, with one replica.
     pub fn stage(self, name: &str) -> KeyedFlow<(K, V), Pass>
     where

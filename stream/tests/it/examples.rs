@@ -119,7 +119,7 @@ fn image_pipeline_blurs_in_one_process_and_in_groups() {
         let text = if is_cut {
             let file = beside("image_pipeline.json");
             let blur = start(&["--group", "G2", &file]);
-            let read = start(&["--group", "G1", &file, "a.ppm", "b.pgm"]);
+            let read = start(&["a.ppm", "b.pgm", "--group", "G1", &file]);
             assert_eq!(printed(read), "");
             printed(blur)
         } else {

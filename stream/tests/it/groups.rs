@@ -492,6 +492,26 @@ fn calls_that_wait_for_the_end_of_a_group_are_bounded() {
 }
 
 #[test]
+fn arguments_of_the_programs_own_are_taken_out() {
+    for (all, own, run) in [
+        ("", "", ""),
+        ("a b", "a b", ""),
+        ("a --group G1 f", "a", "--group G1 f"),
+        // As a launcher adds them.
+        ("-- a --group x y --group G1 f", "-- a --group x y", "--group G1 f"),
+        ("a --group G1 f -- b --group", "a b --group", "--group G1 f"),
+        ("a -- b", "a b", ""),
+        ("--plan f", "", "--plan f"),
+        ("--svg --plan f --svg o", "--svg", "--plan f --svg o"),
+        ("a --plan f --svg o -- --plan", "a --plan", "--plan f --svg o"),
+        ("--group G1", "--group G1", ""),
+    ] {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(Graph::split_args(words(all)), (words(own), words(run)), "{all}");
+    }
+}
+
+#[test]
 fn arguments_and_groups_that_are_wrong_are_named() {
     let refused = |arguments: &[&str]| {
         let arguments = arguments.iter().map(|&word| word.to_owned());

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use margo::Instance;
 use margo_stream::{
     Acknowledge, Delivery, OnLoss, Position, ReceiveSpec, Receiver, Route, SendError, SendSpec,
     Sender, StreamError,
@@ -30,8 +31,7 @@ fn process() {
 /// Sends numbers from where its receiver wants them on.
 fn sends(own: &str, to: &str, name: &str, from: &str, count: &str) {
     let client = client(own);
-    let spec = SendSpec::new().name(name).batch_bytes(800).resumes(true);
-    let mut sender = Sender::connect(&[&client], NUMBERS, &[to], &spec, Route::RoundRobin).unwrap();
+    let mut sender = connect(&client, to, SendSpec::new().name(name).resumes(true));
     let (from, count): (u64, u64) = (from.parse().unwrap(), count.parse().unwrap());
     for number in from.max(sender.position())..count {
         sender.send(&number).unwrap();
@@ -106,6 +106,21 @@ fn write(path: &Path, text: &str) {
     std::fs::rename(&new, path).unwrap();
 }
 
+/// A sender of small batches.
+fn connect(from: &Instance, to: &str, spec: SendSpec) -> Sender<u64> {
+    let spec = spec.batch_bytes(800);
+    Sender::connect(&[from], NUMBERS, &[to], &spec, Route::RoundRobin).unwrap()
+}
+
+/// A process that takes numbers for ever, and a sender that it has.
+fn taker(address: &str) -> (Process, Instance, Sender<u64>) {
+    let mut taker = Process::start(module_path!(), &format!("takes {address}"));
+    let to = taker.hear().unwrap();
+    let client = client(address);
+    let sender = connect(&client, &to, SendSpec::new());
+    (taker, client, sender)
+}
+
 #[test]
 fn a_sender_that_is_killed_is_lost() {
     for address in ADDRESSES {
@@ -136,12 +151,7 @@ fn a_sender_that_is_killed_is_lost() {
 #[test]
 fn a_receiver_that_is_killed_is_an_error() {
     for address in ADDRESSES {
-        let mut taker = Process::start(module_path!(), &format!("takes {address}"));
-        let to = taker.hear().unwrap();
-        let client = client(address);
-        let spec = SendSpec::new().batch_bytes(800);
-        let mut sender =
-            Sender::connect(&[&client], NUMBERS, &[to], &spec, Route::RoundRobin).unwrap();
+        let (mut taker, client, mut sender) = taker(address);
         let sending = std::thread::spawn(move || sender.send_all(0..).unwrap_err());
         assert_eq!(taker.hear().as_deref(), Some("1000"));
         taker.kill();
@@ -187,22 +197,22 @@ fn with_checkpoints_no_item_is_lost_or_doubled_by_a_kill() {
         let sending = {
             let client = client.clone();
             std::thread::spawn(move || {
-                let spec = SendSpec::new().name("one").batch_bytes(800);
-                let spec = spec.delivery(Delivery::Replay { patience: SOON });
-                let mut sender =
-                    Sender::connect(&[&client], NUMBERS, &[to], &spec, Route::RoundRobin).unwrap();
+                let patient = Delivery::Replay { patience: SOON };
+                let spec = SendSpec::new().name("one").delivery(patient);
+                let mut sender = connect(&client, &to, spec);
                 sender.send_all(0..count).unwrap();
                 sender.finish()
             })
         };
+        let start = || Process::start(module_path!(), &format!("sums {address} {path}"));
         for life in 0..4 {
-            let mut sums = Process::start(module_path!(), &format!("sums {address} {path}"));
+            let mut sums = start();
             for _ in 0..10 + 7 * life {
                 assert_eq!(sums.hear().as_deref(), Some("saved"));
             }
             sums.kill();
         }
-        let mut last = Process::start(module_path!(), &format!("sums {address} {path}"));
+        let mut last = start();
         let sum = loop {
             let said = last.hear().expect("it ended before it said the sum");
             if let Some(sum) = said.strip_prefix("sum ") {
@@ -219,12 +229,7 @@ fn with_checkpoints_no_item_is_lost_or_doubled_by_a_kill() {
 #[test]
 fn a_receiver_that_is_stopped_holds_its_sender_up_and_no_more() {
     for address in ADDRESSES {
-        let mut taker = Process::start(module_path!(), &format!("takes {address}"));
-        let to = taker.hear().unwrap();
-        let client = client(address);
-        let spec = SendSpec::new().batch_bytes(800);
-        let mut sender =
-            Sender::connect(&[&client], NUMBERS, &[to], &spec, Route::RoundRobin).unwrap();
+        let (mut taker, client, mut sender) = taker(address);
         sender.send_all(0..2000).unwrap();
         assert_eq!(taker.hear().as_deref(), Some("1000"));
         taker.signal(Signal::STOP);
