@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use margo::metrics::PublishedTable;
+use margo::trace::TraceContext;
 use margo::{FinalizeCallback, Instance, Provider};
 use serde::de::DeserializeOwned;
 use ult::channel::{self, RecvTimeoutError, TryRecvError};
@@ -277,6 +278,12 @@ impl<T> Receiver<T> {
     /// The addresses of the endpoints, in their order.
     pub fn addresses(&self) -> &[String] {
         &self.serving.addresses
+    }
+
+    /// The trace that the item which [`recv`](Self::recv) has given last is part of; see
+    /// [`Batch::trace`].
+    pub fn trace(&self) -> Option<TraceContext> {
+        self.current.as_ref().and_then(Batch::trace)
     }
 
     /// The position of each sender that has come, and of those of the checkpoint: how far the
