@@ -1,7 +1,7 @@
 //! `margo security`: the files by which instances know each other over `na+tcp`.
 
 mod authority;
-mod secret;
+pub(crate) mod secret;
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;

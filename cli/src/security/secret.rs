@@ -60,7 +60,7 @@ pub(super) fn write(file: &Path, step: Step) -> Result<(), Failure> {
 }
 
 /// 256 random bits in letters.
-fn fresh() -> Result<String, Failure> {
+pub(crate) fn fresh() -> Result<String, Failure> {
     let mut bytes = [0_u8; 32];
     rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty())
         .map_err(|errno| failed(Path::new("a secret"))(errno.into()))?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use margo::daemon::Failure;
-use margo_stream::graph::{GraphDocument, GroupNews, Launcher};
+use margo_stream::graph::{GraphDocument, Launcher};
 
 /// A command, and the variables of its environment.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,12 +38,13 @@ pub(super) fn launcher(words: &str) -> Launcher {
     Launcher { before, ..Launcher::default() }
 }
 
-/// The command of a group of the document, without a launcher of its own by `launcher`.
+/// The command of a group of the document, without a launcher of its own by `launcher`, with `more`
+/// variables.
 pub(super) fn command(
     document: &GraphDocument,
     (name, file): (&str, &Path),
     (given, launcher): (&[String], Option<&Launcher>),
-    interval_msec: u128,
+    more: &BTreeMap<String, String>,
 ) -> Result<GroupCommand, Failure> {
     let group = &document.groups[name];
     let own = Some(&group.program[..]).filter(|program| !program.is_empty());
@@ -54,7 +55,7 @@ pub(super) fn command(
     let launcher = [group.launcher.as_ref(), launcher, document.launcher.as_ref()];
     let launcher = launcher.into_iter().flatten().next().cloned().unwrap_or_default();
     let mut environment = launcher.environment;
-    environment.insert(GroupNews::VARIABLE.to_owned(), interval_msec.to_string());
+    environment.extend(more.clone());
     let here = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let host = group.host.as_deref().unwrap_or(&here);
     if launcher.before.is_empty() {
@@ -97,13 +98,15 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use margo_stream::graph::GroupNews;
 
     fn words(text: &str, name: &str, given: &[&str], more: Option<&str>) -> Result<String, String> {
         let document = GraphDocument::from_json(text).unwrap();
         let given: Vec<_> = given.iter().map(|&word| word.to_owned()).collect();
         let more = more.map(launcher);
         let (file, given) = (Path::new("f.json"), (&given[..], more.as_ref()));
-        let made = command(&document, (name, file), given, 500);
+        let more = BTreeMap::from([(GroupNews::VARIABLE.to_owned(), "500".to_owned())]);
+        let made = command(&document, (name, file), given, &more);
         made.map(|made| made.words.join("|")).map_err(|error| error.to_string())
     }
 

@@ -9,16 +9,19 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use margo::daemon::Failure;
+use margo_stream::graph::{GraphDocument, GroupNews};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use rustix::termios::tcgetwinsize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
+use tempfile::NamedTempFile;
 
 use super::command::{command, launcher};
 use super::group::{Blame, GroupProcess, Printed};
 use super::table::FigureTable;
 use crate::args::StreamRunArgs;
+use crate::security::secret::fresh;
 use crate::support::signals::not_ignored;
 use crate::support::{caught, output};
 
@@ -35,10 +38,15 @@ pub(crate) fn run(args: &StreamRunArgs) -> Result<(), Failure> {
     let interval = Duration::from_secs_f64(args.interval);
     let launcher = args.launcher.as_deref().map(launcher);
     let given = (&args.graph.program[..], launcher.as_ref());
+    let secret = document.wants_secret().then(fresh_secret).transpose()?;
+    let path = |file: &NamedTempFile| file.path().display().to_string();
+    let path = secret.as_ref().map(|file| (GraphDocument::SECRET.to_owned(), path(file)));
+    let news = (GroupNews::VARIABLE.to_owned(), interval.as_millis().to_string());
+    let more = [Some(news), path].into_iter().flatten().collect();
     let names = document.groups.keys();
     // What can be wrong with any of them is said before one is started.
     let commands = names
-        .map(|name| Ok((name, command(&document, (name, file), given, interval.as_millis())?)))
+        .map(|name| Ok((name, command(&document, (name, file), given, &more)?)))
         .collect::<Result<Vec<_>, Failure>>()?;
     let signals = watched_signals().map_err(|error| Failure::new("cannot catch signals", error))?;
     let groups = commands.into_iter().map(|(name, made)| GroupProcess::start(name, made));
@@ -51,6 +59,18 @@ pub(crate) fn run(args: &StreamRunArgs) -> Result<(), Failure> {
     let mut running = GraphRun { groups, board, table, look, over: None, ending: None };
     running.wait(&signals)?;
     running.outcome()
+}
+
+/// A file with a secret for this run, gone with it. In this folder, which launchers on other hosts
+/// see as well if they see the document.
+fn fresh_secret() -> Result<NamedTempFile, Failure> {
+    let failed = |error| Failure::new("cannot make a secret for this run", error);
+    let folder = std::env::current_dir().map_err(failed)?;
+    let mut made = tempfile::Builder::new();
+    let made = made.prefix(".margo-stream-").suffix(".secret").tempfile_in(folder);
+    let mut file = made.map_err(failed)?;
+    file.write_all(fresh()?.as_bytes()).map_err(failed)?;
+    Ok(file)
 }
 
 /// Takes the lock of the document. Where there are no locks, those of the endpoints tell.

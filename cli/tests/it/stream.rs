@@ -112,6 +112,28 @@ fn document(temp: &Path, graph: &str, more: &str, of_work: &str) {
     std::fs::write(temp.join("graph.json"), text).unwrap();
 }
 
+/// Groups on addresses that other hosts reach, each run with a secret of its own.
+#[test]
+fn groups_of_a_run_know_each_other_by_a_fresh_secret() {
+    let temp = tempfile::tempdir().unwrap();
+    let secret = r#""security": { "mode": "cluster_secret" },"#;
+    for (security, status) in [(secret, 0), ("", 1)] {
+        document(temp.path(), "squares", security, "");
+        let path = temp.path().join("graph.json");
+        let text =
+            std::fs::read_to_string(&path).unwrap().replace("na+sm://", "na+tcp://0.0.0.0:0");
+        std::fs::write(&path, text).unwrap();
+        let ended = stream(temp.path(), &["run", "graph.json"]).expect(status);
+        let said = match status {
+            0 => ended.stdout.contains("say sum"),
+            _ => ended.stderr.contains("nothing says who may connect"),
+        };
+        assert!(said, "{ended:#?}");
+        let left = common::entries(temp.path());
+        assert!(left.iter().all(|name| !name.ends_with(".secret")), "{left:?}");
+    }
+}
+
 fn stream(temp: &Path, args: &[&str]) -> Ended {
     run(margo(temp).arg("stream").args(args), "")
 }

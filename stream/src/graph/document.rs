@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use margo::config::{Error, Errors, MetricsOptions, document_from_json};
+use margo::config::{
+    Error, Errors, MetricsOptions, TcpSecurityMode, TcpSecurityOptions, document_from_json,
+};
 use serde::{Deserialize, Serialize};
 
 use super::error::GraphError;
@@ -47,6 +49,11 @@ pub struct GraphDocument {
     /// Milliseconds that groups wait for others to start. Default: a minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_within_msec: Option<u64>,
+    /// The proof that groups ask of each other over `na+tcp`, as `margo.security.tcp` of a document.
+    /// With the mode `"cluster_secret"` and no file, each run has a secret of its own, which
+    /// `margo stream run` makes. Default: none, and then groups cannot be reached from other hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub security: Option<TcpSecurityOptions>,
     /// The groups by name.
     pub groups: BTreeMap<String, Group>,
     /// Settings of single edges, by the stages that they join: `"read->count"`.
@@ -190,6 +197,26 @@ impl GraphDocument {
             }
         }
         read
+    }
+
+    /// The variable with the path of the secret of a run that has one of its own; see
+    /// [`security`](Self::security).
+    pub const SECRET: &str = "MARGO_STREAM_SECRET";
+
+    /// Returns true if each run is to have a secret of its own.
+    pub fn wants_secret(&self) -> bool {
+        self.security.as_ref().is_some_and(|security| {
+            security.mode == TcpSecurityMode::ClusterSecret && security.secret.is_none()
+        })
+    }
+
+    /// The proof that groups ask for, with the secret of this run.
+    pub(crate) fn security_of_run(&self) -> Option<TcpSecurityOptions> {
+        let mut security = self.security.clone()?;
+        if self.wants_secret() {
+            security.secret = std::env::var(Self::SECRET).ok();
+        }
+        Some(security)
     }
 
     /// Reads a document from a file.

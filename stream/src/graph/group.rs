@@ -266,6 +266,9 @@ fn start_instances(
         config.margo.address_file = endpoint.file;
         config.margo.listen = listens;
         config.margo.metrics = endpoint.metrics.unwrap_or_default();
+        if let Some(tcp) = links.document.security_of_run() {
+            config.margo.security.get_or_insert_default().tcp = Some(tcp);
+        }
         let started = InstanceBuilder::from_config(config).start();
         instances.push(started.map_err(|error| GraphError::Endpoint {
             address: endpoint.address,
