@@ -2,8 +2,8 @@
 //! measured in the run of the row that it belongs to, or both.
 //!
 //! Imports from `base` and `process`. Read `channel.rs` (two sides and their rounds), `lines.rs`,
-//! `tcp.rs`, `tls.rs` and `fabric/`, `transport.rs`; then, each for itself, `stream.rs`, `attach.rs`,
-//! `memcpy.rs` (bytes), `coroutine.rs`, `futex.rs` and `ring.rs` (threads).
+//! `tcp.rs`, `tls.rs` and `fabric/`, `transport.rs`; then, each for itself, `stream.rs`,
+//! `attach.rs`, `memcpy.rs` (bytes), `coroutine.rs`, `futex.rs` and `ring.rs` (threads).
 
 pub(crate) mod attach;
 pub(crate) mod channel;

@@ -1,5 +1,6 @@
-//! TLS 1.3 by rustls alone over a TCP connection, as the floor of private connections: with the same
-//! ciphers, and without any proof of who is who, which costs nothing once the handshake is over.
+//! TLS 1.3 by rustls alone over a TCP connection, as the floor of private connections: with the
+//! same ciphers, and without any proof of who is who, which costs nothing once the handshake is
+//! over.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

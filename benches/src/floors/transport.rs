@@ -26,7 +26,7 @@ pub(crate) enum Transport {
     Sm,
     /// TCP on loopback.
     Tcp,
-    /// The same, with TLS.
+    /// TCP with TLS.
     Private,
     /// A library for fabrics.
     Fabric(Fabric),
@@ -65,7 +65,7 @@ pub(crate) enum Offer {
     Sm(SharedLines),
     /// Waits for a connection.
     Tcp(TcpListener),
-    /// The same.
+    /// Waits for a connection, and then for TLS.
     Private(TcpListener),
     /// Waits for a message.
     Fabric(Box<dyn Bare>),

@@ -34,22 +34,22 @@
 //! it gives the caller nothing that is meant for the listener there, and ends no connection of that
 //! listener. A request from a caller of that name may not come from the listener.
 //!
-//! # Private connections
-//!
-//! Where [`TcpOptions::security`](na_core::TcpOptions::security) asks for it, a handshake of TLS 1.3
-//! comes before anything else, on a thread of the group's (`margo-na-tls`). Frames and data are then
-//! sealed into records by whoever sends them, and opened in the buffer into which they were read;
-//! everything above does not know. The principal of a peer is what it has proven, and its host only
-//! where it has proven no name. Records that the kernel does not take wait as bytes, at most 128 KiB
-//! of each peer. A connection that is cut ends without a word of TLS: the end of a connection is the
-//! end of its peer in any case.
-//!
 //! Operations on the endpoint's self address need no connection, whether it listens or not. Other
 //! addresses of its own (a second interface, a name with several addresses) are connected, and
 //! answered as an origin.
 //!
 //! An endpoint that knows a peer by two names has two peers, with a connection each; so has the
 //! other side.
+//!
+//! # Private connections
+//!
+//! Where [`TcpOptions::security`](na_core::TcpOptions::security) asks for it, a handshake of TLS
+//! 1.3 comes before anything else, on a thread of the group's (`margo-na-tls`). Frames and data are
+//! then sealed into records by whoever sends them, and opened in the buffer into which they were
+//! read; everything above does not know. The principal of a peer is what it has proven, and its
+//! host only where it has proven no name. Records that the kernel does not take wait as bytes, at
+//! most 128 KiB of each peer. A connection that is cut ends without a word of TLS: the end of a
+//! connection is the end of its peer in any case.
 //!
 //! # Groups
 //!

@@ -49,9 +49,10 @@ pub struct GraphDocument {
     /// Milliseconds that groups wait for others to start. Default: a minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_within_msec: Option<u64>,
-    /// The proof that groups ask of each other over `na+tcp`, as `margo.security.tcp` of a document.
-    /// With the mode `"cluster_secret"` and no file, each run has a secret of its own, which
-    /// `margo stream run` makes. Default: none, and then groups cannot be reached from other hosts.
+    /// The proof that groups ask of each other over `na+tcp`, as `margo.security.tcp` of a
+    /// document. With the mode `"cluster_secret"` and no file, each run has a secret of its own,
+    /// which `margo stream run` makes. Default: none, and then groups cannot be reached from other
+    /// hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub security: Option<TcpSecurityOptions>,
     /// The groups by name.

@@ -1,5 +1,5 @@
-//! Private connections (`margo.security.tcp`) below instances: shards, long arguments, bulk data, and
-//! the names that rules know.
+//! Private connections (`margo.security.tcp`) below instances: shards, long arguments, bulk data,
+//! and the names that rules know.
 
 use std::io::Write;
 

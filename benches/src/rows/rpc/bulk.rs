@@ -1,4 +1,5 @@
-//! Rows `bulk.sm.alloc.*`, `bulk.sm.any.*`, `bulk.tcp.*` and `bulk.private.*`: the target pulls the origin's memory.
+//! Rows `bulk.sm.alloc.*`, `bulk.sm.any.*`, `bulk.tcp.*` and `bulk.private.*`: the target pulls the
+//! origin's memory.
 //!
 //! Measures [`Handle::pull`](margo::Handle::pull) in a handler, one transfer after the other,
 //! from memory of the origin into registered memory of the target, both of [`Instance::alloc`] or
@@ -42,7 +43,7 @@ pub(crate) enum Way {
     SmAny,
     /// TCP, from plain memory.
     Tcp,
-    /// The same, with TLS.
+    /// TCP with TLS.
     Private,
 }
 

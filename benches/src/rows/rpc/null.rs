@@ -5,8 +5,8 @@
 //!   handler is a ULT of the target's only one. `poll` never sleeps, `default` is margo as it
 //!   comes. Floor: a message and its answer over bare cache lines or a bare socket, between the
 //!   same xstreams, alternating.
-//! - `rpc.private.{rtt.poll,rate32}`: the same over connections with TLS. Floor: rustls alone over a
-//!   bare socket.
+//! - `rpc.private.{rtt.poll,rate32}`: the same over connections with TLS. Floor: rustls alone
+//!   over a bare socket.
 //! - `rpc.sm.rtt.stats`: as `rtt.poll` with statistics on at both ends as by default; times are
 //!   averages of batches, so that the few calls whose times are looked at are in them. Floor: the
 //!   same with statistics off, alternating.
