@@ -64,7 +64,10 @@ pub use document::mercury::{ChecksumLevel, Mercury, NaAddrFormat, TrafficClass};
 pub use document::monitoring::{MonitoringOptions, StatisticsOptions, TimeSeriesOptions};
 pub use document::network::{NetworkOptions, PeerUsers, ProcOptions, RemoteKeys};
 pub use document::pool_ref::PoolRef;
-pub use document::security::{ResolvedRule, ResolvedSecurity, Rule, SecurityOptions, Who};
+pub use document::security::{
+    AuditOptions, CallerLimit, RateLimit, ResolvedLimit, ResolvedRule, ResolvedSecurity, Rule,
+    SecurityOptions, Who,
+};
 pub use document::shards::{Shards, ShardsWord};
 pub use document::subnet::IpSubnet;
 pub use document::trace::TraceOptions;

@@ -4,17 +4,20 @@
 //! numbers ([`number_of`]), the allowed ones are ranges of them, and a request costs a look at a
 //! few numbers that were allowed lately, or a binary search. Nothing is kept by caller, so nothing
 //! that peers do makes it grow, and a verdict is never out of date: a registration keeps its rules,
-//! and a new one compiles its own.
+//! and a new one compiles its own. How much a caller may ask for is looked at with the rules
+//! (`limits.rs`).
 //!
 //! Names and roles that peers prove would be further numbers.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hg::ProviderId;
 use margo_config::{IpSubnet, ResolvedRule, ResolvedSecurity, Who};
 
 use crate::Principal;
+use crate::admission::limits::{Limits, OverLimit};
 
 /// Callers that were allowed lately and are found without a search.
 const RECENT: usize = 16;
@@ -32,6 +35,7 @@ const END: u128 = 5 << 64;
 pub(crate) struct Rules {
     security: ResolvedSecurity,
     own_user: u32,
+    limits: Option<Arc<Limits>>,
 }
 
 /// The callers of one RPC of one provider.
@@ -40,6 +44,7 @@ pub(crate) struct Callers {
     edges: Box<[u128]>,
     /// Allowed callers, each at the place that its number has; 0: none. Relaxed: a number says all.
     recent: [AtomicU64; RECENT],
+    limits: Option<Arc<Limits>>,
 }
 
 fn number_of(caller: Principal) -> u128 {
@@ -62,50 +67,68 @@ fn short(number: u128) -> Option<u64> {
 
 impl Rules {
     pub(crate) fn new(security: ResolvedSecurity) -> Self {
-        Self { security, own_user: rustix::process::geteuid().as_raw() }
+        let own_user = rustix::process::geteuid().as_raw();
+        let limits = Limits::new(&security.limits, own_user);
+        Self { security, own_user, limits }
     }
 
-    /// Compiles what concerns an RPC of a provider.
-    pub(crate) fn of(&self, rpc: &str, provider: ProviderId) -> Callers {
+    /// Compiles what concerns an RPC of a provider. One of the runtime itself has no limits: a
+    /// service whose callers are at theirs is one that people want to look at, or to end.
+    pub(crate) fn of(&self, rpc: &str, provider: ProviderId, is_internal: bool) -> Callers {
         let mut changes = Vec::new();
         let ResolvedSecurity { allow, deny, .. } = &self.security;
         for (rules, is_deny) in [(allow, false), (deny, true)] {
             for rule in rules.iter().filter(|rule| rule.is_about(rpc, provider.get())) {
                 let who = rule.who.iter().filter(|who| is_deny || may(rule, who, rpc, provider));
-                for (from, to) in who.flat_map(|who| self.ranges(who)) {
+                for (from, to) in who.flat_map(|who| ranges(who, self.own_user)) {
                     changes.extend([(from, is_deny, 1), (to, is_deny, -1)]);
                 }
             }
         }
-        Callers { edges: edges(changes), recent: [const { AtomicU64::new(0) }; RECENT] }
+        let recent = [const { AtomicU64::new(0) }; RECENT];
+        let limits = self.limits.clone().filter(|_| !is_internal);
+        Callers { edges: edges(changes), recent, limits }
     }
 
     /// Says for the log why a caller is refused.
     #[cold]
     pub(crate) fn reason(&self, rpc: &str, provider: ProviderId, caller: Principal) -> String {
-        let number = number_of(caller);
-        let is_in = |who: &Who| self.ranges(who).any(|(from, to)| (from..to).contains(&number));
-        let denies =
-            |rule: &&ResolvedRule| rule.is_about(rpc, provider.get()) && rule.who.iter().any(is_in);
+        let denies = |rule: &&ResolvedRule| {
+            rule.is_about(rpc, provider.get()) && is_one_of(&rule.who, self.own_user, caller)
+        };
         match self.security.deny.iter().find(denies) {
             Some(rule) => format!("the rule {:?} denies it", rule.name),
             None => "no rule allows it".to_owned(),
         }
     }
 
-    /// The numbers of some callers: one range, or two.
-    fn ranges(&self, who: &Who) -> impl Iterator<Item = (u128, u128)> + use<> {
-        let one = |number| (number, number + 1);
-        let (first, second) = match who {
-            Who::Anyone => ((UNKNOWN, END), None),
-            Who::OwnUser => (one(USER | u128::from(self.own_user)), None),
-            Who::User(id) => (one(USER | u128::from(*id)), None),
-            Who::Host(net) => of_subnet(*net),
-            // A kind of a later version of the document, which names none that is known here.
-            _ => ((END, END), None),
-        };
-        [Some(first), second].into_iter().flatten()
+    /// Says for the log which limit a caller is over.
+    #[cold]
+    pub(crate) fn reason_of(&self, over: &OverLimit) -> String {
+        let name = self.limits.as_ref().map_or("", |limits| limits.name_of(over));
+        format!("the limit {name:?}: {over}")
     }
+}
+
+/// Returns whether a caller is one of these.
+pub(crate) fn is_one_of(who: &[Who], own_user: u32, caller: Principal) -> bool {
+    let number = number_of(caller);
+    let is_in = |who: &Who| ranges(who, own_user).any(|(from, to)| (from..to).contains(&number));
+    who.iter().any(is_in)
+}
+
+/// The numbers of some callers: one range, or two.
+fn ranges(who: &Who, own_user: u32) -> impl Iterator<Item = (u128, u128)> + use<> {
+    let one = |number| (number, number + 1);
+    let (first, second) = match who {
+        Who::Anyone => ((UNKNOWN, END), None),
+        Who::OwnUser => (one(USER | u128::from(own_user)), None),
+        Who::User(id) => (one(USER | u128::from(*id)), None),
+        Who::Host(net) => of_subnet(*net),
+        // A kind of a later version of the document, which names none that is known here.
+        _ => ((END, END), None),
+    };
+    [Some(first), second].into_iter().flatten()
 }
 
 /// Returns whether a rule allows these callers an RPC. One of the instance itself, which ends it or
@@ -151,6 +174,12 @@ fn edges(mut changes: Vec<(u128, bool, i32)>) -> Box<[u128]> {
 }
 
 impl Callers {
+    /// The limits of how much they may ask for, if there are any.
+    #[inline]
+    pub(crate) fn limits(&self) -> Option<&Arc<Limits>> {
+        self.limits.as_ref()
+    }
+
     /// Returns whether this one may call.
     #[inline]
     pub(crate) fn may(&self, caller: Principal) -> bool {
@@ -270,8 +299,12 @@ mod tests {
         let mixed = MIXED.map(str::to_owned).to_vec();
         let roles = BTreeMap::from([("mixed".to_owned(), mixed)]);
         let mut config = Config::default();
-        config.margo.security =
-            Some(SecurityOptions { allow: list(allow), deny: list(deny), roles });
+        config.margo.security = Some(SecurityOptions {
+            allow: list(allow),
+            deny: list(deny),
+            roles,
+            ..Default::default()
+        });
         Rules::new(config.resolve(&|_| None).unwrap().security.unwrap())
     }
 
@@ -307,7 +340,7 @@ mod tests {
         fn compiled_rules_mean_what_they_say(allow in written(), deny in written()) {
             let rules = compiled(&allow, &deny);
             for (rpc, provider) in RPCS.iter().flat_map(|rpc| PROVIDERS.map(|id| (*rpc, id))) {
-                let compiled = rules.of(rpc, ProviderId::new(provider));
+                let compiled = rules.of(rpc, ProviderId::new(provider), false);
                 for caller in callers() {
                     let expected = is_allowed((&allow, &deny), (rpc, provider, caller));
                     let about = format!("{rpc} of {provider} by {caller}");
@@ -321,7 +354,7 @@ mod tests {
     #[test]
     fn what_was_allowed_lately_makes_room_for_others_and_for_nobody_else() {
         let all = [("host:10.0.0.0/8", "*", "*"), ("uid:1000", "*", "*")];
-        let compiled = compiled(&all, &[]).of("get", ProviderId::new(1));
+        let compiled = compiled(&all, &[]).of("get", ProviderId::new(1), false);
         for n in 0..1000_u32 {
             let host = |first: u32| Principal::Host(IpAddr::V4((first << 24 | n).into()));
             assert!(compiled.may(host(10)) && !compiled.may(host(11)), "{n}");

@@ -183,6 +183,7 @@ impl Inner {
             requests_no_ult: no_ult,
             requests_busy,
             requests_not_allowed: own.requests_not_allowed.load(Ordering::Relaxed),
+            requests_over_limit: own.requests_over_limit.load(Ordering::Relaxed),
             requests_abandoned: own.requests_abandoned.load(Ordering::Relaxed),
             arguments_undecodable: own.arguments_undecodable.load(Ordering::Relaxed),
             stalls: own.stalls.load(Ordering::Relaxed),

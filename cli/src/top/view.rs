@@ -111,6 +111,7 @@ impl Change<'_> {
             (network.not_registered, "requests for RPCs that are not registered"),
             (stats.arguments_undecodable, "arguments undecodable"),
             (stats.requests_not_allowed, "requests that no rule allows"),
+            (stats.requests_over_limit, "requests over the limit of their caller"),
         ];
         let troubles = troubles.iter().filter(|(count, _)| *count > 0);
         let troubles: Vec<_> = troubles.map(|(count, what)| format!("{count} {what}")).collect();

@@ -1,4 +1,4 @@
-//! `margo.security`: rules of who may call what.
+//! `margo.security`: rules of who may call what, how much, and where that is recorded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,6 +44,105 @@ pub struct SecurityOptions {
     /// `{}`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub roles: BTreeMap<String, Vec<String>>,
+    /// How much each caller may ask for, at most 4096 limits; the first one whose `who` names a
+    /// caller is its own. Default none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<CallerLimit>,
+    /// The file that records refusals and administrative acts. Default none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit: Option<AuditOptions>,
+}
+
+/// How much each of some callers may ask for; part of [`SecurityOptions`]. A user or host is one
+/// caller, with however many connections, and has what is said here for itself.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let text = r#"{ "margo": { "security": {
+///     "allow": [{ "who": "anyone" }],
+///     "limits": [{ "who": "uid:self" }, { "who": "anyone", "calls_per_sec": 100 }]
+/// } } }"#;
+/// let security = Config::from_json(text)?.resolve(&|_| None)?.security.expect("it is there");
+/// let [own, others] = &security.limits[..] else { panic!("there are two") };
+/// assert_eq!((own.calls, others.calls.map(|calls| calls.burst)), (None, Some(100)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct CallerLimit {
+    /// Name for the audit file. Default `limits[<index>]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The callers, as in [`Rule::who`]. Required.
+    pub who: String,
+    /// Calls in a second, 1 to 1000000000. Default: as many as come.
+    #[cfg_attr(test, schemars(range(min = 1, max = 1000000000)))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls_per_sec: Option<u64>,
+    /// Calls that may come at once after a time without any, 1 to 1000000000; goes with
+    /// `calls_per_sec`. Default: those of one second.
+    #[cfg_attr(test, schemars(range(min = 1, max = 1000000000)))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls_burst: Option<u64>,
+    /// Bytes of encoded arguments in a second, 1 to 1099511627776 (1 TiB). Default: as many as
+    /// come.
+    #[cfg_attr(test, schemars(range(min = 1, max = 1099511627776u64)))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_per_sec: Option<u64>,
+    /// Bytes that may come at once after a time without any, 1 to 1099511627776; goes with
+    /// `bytes_per_sec`. A longer request is taken after such a time. Default: those of one second.
+    #[cfg_attr(test, schemars(range(min = 1, max = 1099511627776u64)))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_burst: Option<u64>,
+    /// Requests in hand at once, from 1. Default: what `margo.admission` leaves.
+    #[cfg_attr(test, schemars(range(min = 1)))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handlers_max: Option<u64>,
+    /// Bytes of encoded arguments of the requests in hand, from 1; one request may be longer if
+    /// there is no other. Default: what `margo.overflow_held_max` leaves.
+    #[cfg_attr(test, schemars(range(min = 1)))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_bytes_max: Option<u64>,
+}
+
+/// Where refusals and administrative acts are recorded; part of [`SecurityOptions`].
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let text = r#"{ "margo": { "security": {
+///     "allow": [{ "who": "anyone" }], "audit": { "file": "audit.jsonl" }
+/// } } }"#;
+/// let security = Config::from_json(text)?.resolve(&|_| None)?.security.expect("it is there");
+/// let audit = security.options.audit.expect("it is there");
+/// assert_eq!((audit.keep, audit.records_per_sec), (4, 1000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct AuditOptions {
+    /// The file, to which a line of JSON is added for each record. Required.
+    pub file: String,
+    /// Bytes at which the file is renamed to `FILE.1`, and a new one begun, from 65536. Default
+    /// 67108864 (64 MiB).
+    #[cfg_attr(test, schemars(range(min = 65536)))]
+    pub rotate_bytes: u64,
+    /// Earlier files that are kept, `FILE.1` being the latest, 0 to 1000. Default 4.
+    #[cfg_attr(test, schemars(range(min = 0, max = 1000)))]
+    pub keep: u32,
+    /// Most records in a second, 1 to 1000000; how many were left out is a record, too. Default
+    /// 1000.
+    #[cfg_attr(test, schemars(range(min = 1, max = 1000000)))]
+    pub records_per_sec: u32,
+}
+
+impl Default for AuditOptions {
+    fn default() -> Self {
+        Self { file: String::new(), rotate_bytes: 64 << 20, keep: 4, records_per_sec: 1000 }
+    }
 }
 
 /// One rule of [`SecurityOptions`].
@@ -97,6 +196,60 @@ pub struct ResolvedSecurity {
     pub allow: Vec<ResolvedRule>,
     /// The calls that are refused all the same.
     pub deny: Vec<ResolvedRule>,
+    /// How much callers may ask for: the first one that names a caller is its own.
+    pub limits: Vec<ResolvedLimit>,
+}
+
+/// One of the limits of callers, resolved.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let text = r#"{ "margo": { "security": {
+///     "allow": [{ "who": "anyone" }],
+///     "limits": [{ "who": "anyone", "bytes_per_sec": 1000000, "handlers_max": 8 }]
+/// } } }"#;
+/// let security = Config::from_json(text)?.resolve(&|_| None)?.security.expect("it is there");
+/// let limit = &security.limits[0];
+/// assert_eq!((&*limit.name, limit.handlers_max), ("limits[0]", Some(8)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ResolvedLimit {
+    /// The name that is written, or list and index.
+    pub name: String,
+    /// The callers.
+    pub who: Arc<[Who]>,
+    /// Calls.
+    pub calls: Option<RateLimit>,
+    /// Bytes of encoded arguments.
+    pub bytes: Option<RateLimit>,
+    /// Requests in hand at once.
+    pub handlers_max: Option<u64>,
+    /// Bytes of encoded arguments of the requests in hand.
+    pub request_bytes_max: Option<u64>,
+}
+
+/// A rate, and how much of it may come at once.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let text = r#"{ "margo": { "security": { "allow": [{ "who": "anyone" }],
+///     "limits": [{ "who": "anyone", "calls_per_sec": 10, "calls_burst": 50 }] } } }"#;
+/// let security = Config::from_json(text)?.resolve(&|_| None)?.security.expect("it is there");
+/// let calls = security.limits[0].calls.expect("it is there");
+/// assert_eq!((calls.per_sec, calls.burst), (10, 50));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RateLimit {
+    /// How much in a second, at least 1.
+    pub per_sec: u64,
+    /// How much at once after a time without any, at least 1.
+    pub burst: u64,
 }
 
 /// One rule, resolved.

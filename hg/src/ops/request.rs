@@ -42,6 +42,15 @@ pub(crate) struct RequestExtension {
     pub(crate) trace: Option<TraceParent>,
     /// See [`RawRequest::set_place`](crate::RawRequest::set_place).
     pub(crate) place: Option<Box<dyn Any + Send + Sync>>,
+    /// See [`RawRequest::set_charge`](crate::RawRequest::set_charge).
+    pub(crate) charge: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl RequestExtension {
+    /// One with what the origin has said.
+    pub(crate) fn new(deadline: Option<Instant>, trace: Option<TraceParent>) -> Box<Self> {
+        Box::new(Self { deadline, trace, place: None, charge: None })
+    }
 }
 
 impl IncomingRequest {

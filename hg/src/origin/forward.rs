@@ -145,8 +145,7 @@ impl<T> Core<T> {
         };
         if local {
             let ForwardOptions { deadline, trace, target_context, .. } = options;
-            let beside =
-                says_more.then(|| Box::new(RequestExtension { deadline, trace, place: None }));
+            let beside = says_more.then(|| RequestExtension::new(deadline, trace));
             return Ok(self.hand_to_ourselves(op, header, target_context, written, beside));
         }
         let Written::Overflow(buf, bytes) = written else { unreachable!("was launched") };

@@ -115,8 +115,21 @@ impl RawRequest {
 
     /// Keeps something until the request is held no longer, and then drops it.
     pub fn set_place(&mut self, place: Box<dyn Any + Send + Sync>) {
-        let new = || Box::new(RequestExtension { deadline: None, trace: None, place: None });
+        let new = || RequestExtension::new(None, None);
         self.beside.get_or_insert_with(new).place = Some(place);
+    }
+
+    /// Keeps something until the request is answered or [taken](Self::take_charge), and then drops
+    /// it.
+    pub fn set_charge(&mut self, charge: Box<dyn Any + Send + Sync>) {
+        let new = || RequestExtension::new(None, None);
+        self.beside.get_or_insert_with(new).charge = Some(charge);
+    }
+
+    /// Takes what [`set_charge`](Self::set_charge) keeps.
+    #[inline]
+    pub fn take_charge(&mut self) -> Option<Box<dyn Any + Send + Sync>> {
+        self.beside.as_mut()?.charge.take()
     }
 
     /// Returns whether its arguments did not fit into its message.

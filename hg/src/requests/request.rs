@@ -668,7 +668,7 @@ impl<T> Core<T> {
             now.checked_add(left.saturating_sub(waited))
         });
         let says_any = deadline.is_some() || trace.is_some();
-        says_any.then(|| Box::new(RequestExtension { deadline, trace, place: None }))
+        says_any.then(|| RequestExtension::new(deadline, trace))
     }
 
     #[cold]
