@@ -19,6 +19,7 @@ use crate::dispatch::run_handler::HandlerSpawn;
 use crate::elastic::may_spawn;
 use crate::instance::inner::Inner;
 use crate::instance::reply::Reply;
+use crate::observe::audit::AuditEvent;
 use crate::observe::span::RequestOutcome;
 use crate::operation::token::Token;
 use crate::support::contain::contain;
@@ -164,21 +165,47 @@ pub(super) fn refuse_by_rules(
     };
     let count = Counters::add(counter);
     if let Some(entry) = registration.data_as::<RegisteredRpc>() {
-        let (rpc, provider) = (entry.rpc, entry.provider);
-        // A peer that calls nothing else must not fill the log.
-        if let Some(rules) = inner.rules.as_ref().filter(|_| count.is_power_of_two()) {
-            let caller = core.endpoint().principal(origin);
-            let why = match refusal {
-                Refusal::NotAllowed => rules.reason(rpc, provider, caller),
-                Refusal::OverLimit(over) => rules.reason_of(over),
-            };
-            let log = &inner.log;
-            log!(log, WARN, rpc, %provider, %origin, %caller, why, count, "a call was refused");
-        }
+        let caller = core.endpoint().principal(origin);
+        record_refusal(inner, entry, (origin, caller), refusal, count);
         inner.monitoring.refused((origin, &request), entry.serving(), None, outcome);
     }
     error_response::refuse(inner, LentRequest::of(core, origin, &mut request), code, &detail);
     let_go(inner, registration);
+}
+
+/// Tells the log and the audit file of a request that the rules refuse.
+fn record_refusal(
+    inner: &Inner,
+    entry: &RegisteredRpc,
+    (origin, caller): (&Addr, Principal),
+    refusal: &Refusal,
+    count: u64,
+) {
+    let (rpc, provider) = (entry.rpc, entry.provider);
+    let Some(rules) = &inner.rules else { return };
+    let (reason, over) = match refusal {
+        Refusal::NotAllowed => ("not_allowed", None),
+        Refusal::OverLimit(over) => ("over_limit", Some(over)),
+    };
+    let why = || match over {
+        None => rules.reason(rpc, provider, caller),
+        Some(over) => rules.reason_of(over),
+    };
+    // A peer that calls nothing else must not fill the log.
+    if count.is_power_of_two() {
+        let (log, why) = (&inner.log, why());
+        log!(log, WARN, rpc, %provider, %origin, %caller, why, count, "a call was refused");
+    }
+    if let Some(audit) = &inner.audit {
+        audit.record(|| AuditEvent::Refused {
+            reason,
+            why: why(),
+            rpc,
+            provider: provider.get(),
+            caller: caller.to_string(),
+            origin: origin.to_string(),
+        });
+    }
 }
 
 /// Drops what a request was registered with whose handler does not run. If the RPC was deregistered

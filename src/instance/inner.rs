@@ -26,6 +26,7 @@ use crate::instance::reply::Reply;
 use crate::instance::shutdown::Shutdown;
 use crate::memory::pool::Pools;
 use crate::memory::releasing::NetworkEnds;
+use crate::observe::audit::Audit;
 use crate::observe::dump_signal::DumpOnSignal;
 use crate::observe::metrics::{self, Noted};
 use crate::observe::monitor::{Monitoring, Source};
@@ -131,6 +132,8 @@ pub(crate) struct Inner {
     pub(crate) log: Log,
     /// The rules of who may call what; `None`: everybody may call everything.
     pub(crate) rules: Option<Rules>,
+    /// The record of refusals and administrative acts, if there is one.
+    pub(crate) audit: Option<Audit>,
     pub(crate) gates: Gates<Waiting>,
     pub(crate) standing_transfers: StandingTransfers,
     pub(crate) cancels: Cancels,

@@ -134,3 +134,53 @@ fn an_instance_at_its_limits_can_be_looked_at_and_ended() {
     network.shutdown_remote(&address).unwrap();
     ruled.end();
 }
+
+#[test]
+fn refusals_and_the_end_by_a_peer_are_in_the_audit_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    for transport in TRANSPORTS {
+        let security = format!(
+            r#"{{ "allow": [{{ "who": "anyone" }}, {{ "who": "anyone", "rpc": "__shutdown__" }}],
+                "deny": [{{ "name": "no puts", "who": "anyone", "rpc": "put" }}],
+                "limits": [{{ "name": "few", "who": "anyone", "calls_per_sec": 1 }}],
+                "audit": {{ "file": "{}" }} }}"#,
+            path.display()
+        );
+        let ruled = Ruled::new(transport, &security);
+        assert!(matches!(ruled.call(PUT), Err(ForwardError::Permission { .. })));
+        while too_much(ruled.call(GET)).is_none() {}
+        ruled.client.network().shutdown_remote(ruled.target(KV).addr()).unwrap();
+        let address = ruled.service.self_addr().uri().to_owned();
+        ruled.end();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let event = |at: usize| lines[at]["event"].as_str().unwrap();
+        let events: Vec<_> = (0..lines.len()).map(event).collect();
+        assert_eq!(events, ["started", "refused", "refused", "shutdown", "ended"], "{text}");
+        assert_eq!((&lines[0]["address"], &lines[3]["done"]), (&address.into(), &true.into()));
+        let caller = match transport.starts_with("na+sm") {
+            true => format!("user {}", rustix::process::geteuid().as_raw()),
+            false => "host 127.0.0.1".to_owned(),
+        };
+        for (line, reason, why, rpc) in [
+            (&lines[1], "not_allowed", "the rule \"no puts\" denies it", "put"),
+            (&lines[2], "over_limit", "the limit \"few\": this caller is over its limit", "get"),
+        ] {
+            assert_eq!((&line["reason"], &line["rpc"]), (&reason.into(), &rpc.into()), "{text}");
+            assert!(line["why"].as_str().unwrap().starts_with(why), "{text}");
+            assert_eq!((&line["caller"], &line["provider"]), (&caller.clone().into(), &3.into()));
+        }
+    }
+}
+
+#[test]
+fn an_audit_file_that_cannot_be_opened_keeps_an_instance_from_starting() {
+    let document = r#"{ "margo": { "address": "na+sm://", "security": {
+        "allow": [{ "who": "anyone" }], "audit": { "file": "/nowhere/audit.jsonl" } } } }"#;
+    let error = margo::init(document).unwrap_err();
+    assert!(matches!(&error, margo::InitError::Audit { .. }), "{error}");
+    assert!(error.to_string().contains("`/nowhere/audit.jsonl`"), "{error}");
+}
