@@ -80,6 +80,7 @@
 mod admission;
 mod api;
 mod bulk;
+pub mod capability;
 #[cfg(feature = "daemon")]
 pub mod daemon;
 mod dispatch;
