@@ -120,7 +120,8 @@ impl<T> Core<T> {
             max = if known.is_none() { room } else { max };
         }
         let buf = self.buffers.take();
-        let says_more = options.deadline.is_some() || options.trace.is_some();
+        let is_own = !self.options.loopback && *to == self.self_addr;
+        let says_more = options.deadline.is_some() || options.trace.is_some() || is_own;
         // Apart, and neither put together nor moved: what was just written in parts has to be
         // waited for when it is read as a whole.
         let mut extension_bytes = 0;
@@ -183,7 +184,9 @@ impl<T> Core<T> {
             let said =
                 |at: Instant| (at.saturating_duration_since(now), self.class.clock.stamp(now));
             let (remaining, sent) = deadline.map(said).unzip();
-            Extension { remaining, sent, trace, ..Extension::default() }
+            let is_own = !self.options.loopback && *to == self.self_addr;
+            let own = if is_own { self.class.own_secret() } else { None };
+            Extension { remaining, sent, trace, own, ..Extension::default() }
         } else {
             Extension::default()
         };

@@ -98,11 +98,15 @@ impl RawRequest {
     }
 
     /// Returns whether this core, or another one of its group, called itself, which no peer can
-    /// pretend. `false` also where calls to ourselves take the network
-    /// ([`HgOptions::loopback`](crate::HgOptions::loopback)).
+    /// pretend. Where such calls take the network ([`HgOptions::loopback`]) a secret tells, but not
+    /// over a transport that [carries no extensions](na::Endpoint::carries_extensions): there this
+    /// is `false`.
+    ///
+    /// [`HgOptions::loopback`]: crate::HgOptions::loopback
     #[inline]
     pub fn is_from_ourselves(&self) -> bool {
         !matches!(self.path, ResponsePath::Network(_))
+            || self.beside.as_ref().is_some_and(|beside| beside.is_own)
     }
 
     /// Returns whether so many requests were held when it came, of those that may be

@@ -158,6 +158,35 @@ fn an_instance_may_call_itself() {
 }
 
 #[test]
+fn an_instance_may_call_itself_over_the_network() {
+    const LONG: Rpc<Vec<u8>, u64> = Rpc::new("long");
+    for transport in TRANSPORTS {
+        let document = format!(
+            r#"{{ "mercury": {{ "no_loopback": true }},
+                "margo": {{ "address": "{transport}", "security": {{ "allow": [] }} }} }}"#
+        );
+        let mut config = Config::from_json(&document).unwrap();
+        if shards() > 1 {
+            config.margo.shards = Some(Shards::Count(shards()));
+        }
+        let service = InstanceBuilder::from_config(config).start().unwrap();
+        service.serve(LONG).function(|bytes| bytes.len() as u64).unwrap();
+        let own = ProviderHandle::from(service.self_addr());
+        for bytes in [1, 1_000_000] {
+            let answer = service.forward_timed(LONG, &own, &vec![7; bytes], PATIENCE);
+            assert_eq!(answer.unwrap(), bytes as u64, "over {transport}");
+        }
+        let scheme = transport.split("://").next().unwrap();
+        let client = Instance::builder(format!("{scheme}://")).listen(false).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        let refused = client.forward_timed(LONG, &target, &vec![7], PATIENCE).unwrap_err();
+        assert!(matches!(refused, ForwardError::Permission { .. }), "{refused}");
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
+    }
+}
+
+#[test]
 fn anyone_may_not_end_an_instance_or_look_at_it_unless_a_rule_says_so() {
     for transport in TRANSPORTS {
         let ruled = Ruled::new(
