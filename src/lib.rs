@@ -205,7 +205,7 @@ pub mod bulk_memory {
         segments::BulkSegments,
     };
     pub use hg::{MemoryAttr, MemoryKind};
-    pub use na::{AllocOptions, SharedBuffer};
+    pub use na::{AllocOptions, SharedBuffer, Terms};
 }
 
 /// Groups of an instance's methods ([`Instance::layout`] and the like).

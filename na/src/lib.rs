@@ -85,7 +85,7 @@ pub use na_core::{
     Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem, MemPart, Memory, MsgBuf, OpId,
     OpenOptions, PeerLink, PeerStats, PeerUsers, Plugin, Principal, RawSegment, Refused,
     RegionTable, RemoteKeys, RemoteMem, RunBlocking, SharedBuffer, SmOptions, Subnet, Tag,
-    TcpOptions, TrafficClass, Transfer, UcxOptions, Uri, WeakMem, run_blocking_by,
+    TcpOptions, Terms, TrafficClass, Transfer, UcxOptions, Uri, WeakMem, run_blocking_by,
 };
 
 /// The parts that the models in `loom-tests` check.

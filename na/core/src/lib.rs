@@ -63,6 +63,7 @@ pub use self::{
         helper::CopyHelper,
         region::RegionTable,
         segment::{Access, RawSegment},
+        terms::Terms,
     },
     message::{LargeBuffers, MsgBuf},
     options::{
