@@ -80,6 +80,7 @@
 mod admission;
 mod api;
 mod bulk;
+pub mod capability;
 #[cfg(feature = "daemon")]
 pub mod daemon;
 mod dispatch;
@@ -206,7 +207,7 @@ pub mod bulk_memory {
         segments::BulkSegments,
     };
     pub use hg::{MemoryAttr, MemoryKind};
-    pub use na::{AllocOptions, SharedBuffer};
+    pub use na::{AllocOptions, SharedBuffer, Terms};
 }
 
 /// Groups of an instance's methods ([`Instance::layout`] and the like).

@@ -65,11 +65,12 @@ pub use document::monitoring::{MonitoringOptions, StatisticsOptions, TimeSeriesO
 pub use document::network::{NetworkOptions, PeerUsers, ProcOptions, RemoteKeys};
 pub use document::pool_ref::PoolRef;
 pub use document::security::{
-    ResolvedRule, ResolvedSecurity, ResolvedTcpSecurity, Rule, SecurityOptions, TcpSecurityMode,
-    TcpSecurityOptions, Who,
+    AuditOptions, CallerLimit, RateLimit, ResolvedLimit, ResolvedRule, ResolvedSecurity, Rule,
+    SecurityOptions, Who,
 };
 pub use document::shards::{Shards, ShardsWord};
 pub use document::subnet::IpSubnet;
+pub use document::tcp_security::{ResolvedTcpSecurity, TcpSecurityMode, TcpSecurityOptions};
 pub use document::trace::TraceOptions;
 pub use parse::{document_from_json, process_env, provider_config};
 pub use report::error::{Error, Errors, Warning};

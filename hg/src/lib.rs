@@ -72,7 +72,7 @@ pub use self::{
     },
     wire::{
         checksum::{ChecksumLevel, PayloadSum},
-        extension::{Extension, TraceParent},
+        extension::{Extension, OwnSecret, TraceParent},
         format::{Accept, Build, Format},
         header, margo,
     },

@@ -87,7 +87,7 @@ pub use na_core::{
     DeniedReason, Device, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem, MemPart,
     Memory, MsgBuf, OpId, OpenOptions, PeerLink, PeerName, PeerStats, PeerUsers, Plugin, Principal,
     RawSegment, Refused, RegionTable, RemoteKeys, RemoteMem, RunBlocking, SharedBuffer, SmOptions,
-    Subnet, Tag, TcpOptions, TcpSecurity, TrafficClass, Transfer, UcxOptions, Uri, WeakMem,
+    Subnet, Tag, TcpOptions, TcpSecurity, Terms, TrafficClass, Transfer, UcxOptions, Uri, WeakMem,
     run_blocking_by,
 };
 

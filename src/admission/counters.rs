@@ -14,6 +14,7 @@ pub(crate) struct Counters {
     pub(crate) requests_closing: AtomicU64,
     pub(crate) requests_no_ult: AtomicU64,
     pub(crate) requests_not_allowed: AtomicU64,
+    pub(crate) requests_over_limit: AtomicU64,
     pub(crate) requests_abandoned: AtomicU64,
     pub(crate) arguments_undecodable: AtomicU64,
     /// Requests whose unit could not be made; not those that were refused with them.

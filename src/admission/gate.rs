@@ -209,12 +209,27 @@ struct Careful<P> {
     waiting: usize,
     /// The queue of each peer in the order of arrival; none is empty.
     queues: HashMap<Addr, Queue<P>>,
-    /// The peers of `queues` that are below their share, in the order of their turns. The others
-    /// come back when one of theirs leaves, so that they are not looked at in vain.
-    turns: VecDeque<Addr>,
-    /// The peers of `queues` that are below their own share, of hosts that are not. One of them
-    /// comes back whenever one of its host leaves.
-    behind: HashMap<Principal, VecDeque<Addr>>,
+    /// Those below their share of whom there is somebody in `queues`, in the order of their turns.
+    /// The others come back when one of theirs leaves, so that they are not looked at in vain.
+    turns: VecDeque<Turn>,
+    /// The peers of `queues` that are below their own share, by host or user; none is empty but
+    /// those that have a turn.
+    lines: HashMap<Principal, Line>,
+}
+
+/// A turn to be let in. A host or user has one, however many connections it has.
+#[derive(Debug, PartialEq)]
+enum Turn {
+    OfHost(Principal),
+    /// The turn of a peer of which nothing else is known.
+    OfPeer(Addr),
+}
+
+/// The peers of a host that wait, in the order of their turns among themselves.
+#[derive(Debug, Default)]
+struct Line {
+    peers: VecDeque<Addr>,
+    has_turn: bool,
 }
 
 struct Queue<P> {
@@ -412,7 +427,7 @@ impl<P> Gate<P> {
     pub(crate) fn enter(
         &self,
         peer: &Addr,
-        host: impl FnOnce() -> Host,
+        host: impl Fn() -> Host,
         who: P,
         may_wait: impl Fn() -> bool,
     ) -> Entrance<P> {
@@ -421,16 +436,17 @@ impl<P> Gate<P> {
             return if entered { Entrance::In(who) } else { Entrance::Busy(who) };
         };
         let mut inside = careful.lock();
-        let host = inside.host_of(peer, host);
+        let counted = inside.host_of(peer, &host);
         let has_room = inside.inside < self.bounds.handlers_max;
-        if has_room && inside.counts.share(peer, host) == Share::Left {
-            inside.count_in(peer, host);
+        if has_room && inside.counts.share(peer, counted) == Share::Left {
+            inside.count_in(peer, counted);
             drop(inside);
             self.begun.0.count.fetch_add(1, Ordering::Relaxed);
             return Entrance::In(who);
         }
         if self.bounds.overload == Overload::Wait && may_wait() {
-            inside.wait(peer, host, who);
+            // Also where hosts have no bound they take turns.
+            inside.wait(peer, counted.or_else(host), who);
             return Entrance::Waits;
         }
         drop(inside);
@@ -464,7 +480,7 @@ impl<P> Gate<P> {
         let mut inside = careful.lock();
         inside.waiting = 0;
         inside.turns.clear();
-        inside.behind.clear();
+        inside.lines.clear();
         std::mem::take(&mut inside.queues).into_values().flat_map(|queue| queue.who).collect()
     }
 
@@ -515,8 +531,8 @@ impl SharedPlaces {
 
 impl<P> Careful<P> {
     fn new(counts: InsideCounts) -> Self {
-        let (queues, turns, behind) = (HashMap::new(), VecDeque::new(), HashMap::new());
-        Self { inside: 0, counts, waiting: 0, queues, turns, behind }
+        let (queues, turns, lines) = (HashMap::new(), VecDeque::new(), HashMap::new());
+        Self { inside: 0, counts, waiting: 0, queues, turns, lines }
     }
 
     fn host_of(&self, peer: &Addr, find: impl FnOnce() -> Host) -> Host {
@@ -536,36 +552,65 @@ impl<P> Careful<P> {
         let host = self.host_of(peer, host);
         self.count_in(peer, host);
         if self.counts.share(peer, host) == Share::PeerHasAll {
-            self.turns.retain(|other| other != peer);
-            self.behind.values_mut().for_each(|peers| peers.retain(|other| other != peer));
+            self.turns.retain(|turn| !matches!(turn, Turn::OfPeer(other) if other == peer));
+            self.lines.retain(|_, line| {
+                line.peers.retain(|other| other != peer);
+                line.has_turn || !line.peers.is_empty()
+            });
         }
     }
 
     fn count_out(&mut self, peer: &Addr) {
         self.inside -= 1;
         let Some(host) = self.counts.count_out(peer) else { return };
-        if self.counts.inside(peer) + 1 == self.counts.peer_max && self.queues.contains_key(peer) {
-            self.line_up(peer.clone(), host);
+        if self.counts.inside(peer) + 1 == self.counts.peer_max
+            && let Some(queue) = self.queues.get(peer)
+        {
+            self.line_up(peer.clone(), queue.host);
         }
-        let Some(host) = host.filter(|_| self.counts.inside_of(host) < self.counts.host_max) else {
-            return;
-        };
-        let Some(peers) = self.behind.get_mut(&host) else { return };
-        self.turns.extend(peers.pop_front());
-        if peers.is_empty() {
-            self.behind.remove(&host);
+        if let Some(host) = host {
+            self.give_turn(host);
         }
     }
 
     /// Puts a peer with requests that wait where it belongs.
     fn line_up(&mut self, peer: Addr, host: Host) {
-        match (self.counts.share(&peer, host), host) {
-            (Share::HostHasAll, Some(host)) => {
-                self.behind.entry(host).or_default().push_back(peer);
-            }
-            (Share::PeerHasAll, _) => {}
-            _ => self.turns.push_back(peer),
+        if self.counts.inside(&peer) >= self.counts.peer_max {
+            return;
         }
+        match host {
+            Some(host) => {
+                self.lines.entry(host).or_default().peers.push_back(peer);
+                self.give_turn(host);
+            }
+            None => self.turns.push_back(Turn::OfPeer(peer)),
+        }
+    }
+
+    /// Gives a host a turn if it has none, is below its share, and somebody of it waits.
+    fn give_turn(&mut self, host: Principal) {
+        let Some(line) = self.lines.get_mut(&host).filter(|line| !line.has_turn) else { return };
+        if line.peers.is_empty() {
+            self.lines.remove(&host);
+        } else if self.counts.inside_of(Some(host)) < self.counts.host_max {
+            line.has_turn = true;
+            self.turns.push_back(Turn::OfHost(host));
+        }
+    }
+
+    /// Takes the turn of a host. Returns its next peer, if one may come in.
+    fn take_turn(&mut self, host: Principal) -> Option<Addr> {
+        let line = self.lines.get_mut(&host)?;
+        line.has_turn = false;
+        // Others of it have come in meanwhile.
+        let next = match self.counts.inside_of(Some(host)) < self.counts.host_max {
+            true => line.peers.pop_front(),
+            false => None,
+        };
+        if next.is_none() && line.peers.is_empty() {
+            self.lines.remove(&host);
+        }
+        next
     }
 
     fn wait(&mut self, peer: &Addr, host: Host, who: P) {
@@ -584,25 +629,34 @@ impl<P> Careful<P> {
             return None;
         }
         loop {
-            let peer = self.turns.pop_front()?;
-            let queue = self.queues.get_mut(&peer)?;
-            let host = queue.host;
-            if self.counts.share(&peer, host) != Share::Left {
-                // Others of its host have come in meanwhile.
-                self.line_up(peer, host);
-                continue;
+            let (peer, host) = match self.turns.pop_front()? {
+                Turn::OfPeer(peer) => (peer, None),
+                Turn::OfHost(host) => match self.take_turn(host) {
+                    Some(peer) => (peer, Some(host)),
+                    None => continue,
+                },
+            };
+            // Others of it may have come in meanwhile; then it is back when one has left.
+            let may_come = self.counts.inside(&peer) < self.counts.peer_max;
+            let next = match self.queues.get_mut(&peer).filter(|_| may_come) {
+                Some(queue) => {
+                    let next = queue.who.pop_front();
+                    let is_last = queue.who.is_empty();
+                    self.count_in(&peer, host);
+                    if is_last {
+                        self.queues.remove(&peer);
+                    } else {
+                        self.line_up(peer, host);
+                    }
+                    next
+                }
+                None => None,
+            };
+            host.into_iter().for_each(|host| self.give_turn(host));
+            if next.is_some() {
+                self.waiting -= 1;
+                return next;
             }
-            let next = queue.who.pop_front();
-            let is_last = queue.who.is_empty();
-            if is_last {
-                self.queues.remove(&peer);
-            }
-            self.waiting -= 1;
-            self.count_in(&peer, host);
-            if !is_last {
-                self.line_up(peer, host);
-            }
-            return next;
         }
     }
 }

@@ -4,22 +4,23 @@
 //! numbers ([`number_of`]), the allowed ones are ranges of them, and a request costs a look at a
 //! few numbers that were allowed lately, or a binary search. Nothing is kept by caller, so nothing
 //! that peers do makes it grow, and a verdict is never out of date: a registration keeps its rules,
-//! and a new one compiles its own.
+//! and a new one compiles its own. How much a caller may ask for is looked at with the rules
+//! (`limits.rs`).
 //!
-//! Names in certificates are no ranges. A name gets its verdict when it calls for the first time,
-//! and keeps it at the place of its number ([`Verdicts`]); who issues certificates says how many
-//! names there are.
+//! Names in certificates are no ranges, see `named_callers.rs`.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hg::ProviderId;
 use margo_config::{IpSubnet, ResolvedRule, ResolvedSecurity, Who};
 
 use prim::glob;
 
-use crate::{PeerName, Principal};
+use crate::Principal;
+use crate::admission::limits::{Limits, OverLimit};
+use crate::admission::named_callers::NamedCallers;
 
 /// Callers that were allowed lately and are found without a search.
 const RECENT: usize = 16;
@@ -40,6 +41,7 @@ const END: u128 = 9 << 64;
 pub(crate) struct Rules {
     security: ResolvedSecurity,
     own_user: u32,
+    limits: Option<Arc<Limits>>,
 }
 
 /// The callers of one RPC of one provider.
@@ -47,9 +49,10 @@ pub(crate) struct Callers {
     /// Numbers of callers at which an allowed range begins or ends, in turn.
     edges: Box<[u128]>,
     /// The rules about names, if there are any: what is above says nothing of these then.
-    names: Option<Box<Names>>,
+    names: Option<Box<NamedCallers>>,
     /// Allowed callers, each at the place that its number has; 0: none. Relaxed: a number says all.
     recent: [AtomicU64; RECENT],
+    limits: Option<Arc<Limits>>,
 }
 
 fn number_of(caller: Principal) -> u128 {
@@ -80,68 +83,79 @@ fn short(number: u128) -> Option<u64> {
 
 impl Rules {
     pub(crate) fn new(security: ResolvedSecurity) -> Self {
-        Self { security, own_user: rustix::process::geteuid().as_raw() }
+        let own_user = rustix::process::geteuid().as_raw();
+        let limits = Limits::new(&security.limits, own_user);
+        Self { security, own_user, limits }
     }
 
-    /// Compiles what concerns an RPC of a provider.
-    pub(crate) fn of(&self, rpc: &str, provider: ProviderId) -> Callers {
-        let (mut changes, mut names) = (Vec::new(), Names::default());
+    /// Compiles what concerns an RPC of a provider. One of the runtime itself has no limits: a
+    /// service whose callers are at theirs is one that people want to look at, or to end.
+    pub(crate) fn of(&self, rpc: &str, provider: ProviderId, is_internal: bool) -> Callers {
+        let (mut changes, mut names) = (Vec::new(), NamedCallers::default());
         let ResolvedSecurity { allow, deny, .. } = &self.security;
         for (rules, is_deny) in [(allow, false), (deny, true)] {
             for rule in rules.iter().filter(|rule| rule.is_about(rpc, provider.get())) {
                 let who = rule.who.iter().filter(|who| is_deny || may(rule, who, rpc, provider));
                 for who in who {
-                    let ranges = self.ranges(who);
-                    changes.extend(
-                        ranges.flat_map(|(from, to)| [(from, is_deny, 1), (to, is_deny, -1)]),
-                    );
+                    for (from, to) in ranges(who, self.own_user) {
+                        changes.extend([(from, is_deny, 1), (to, is_deny, -1)]);
+                    }
                     names.add(who, is_deny);
                 }
             }
         }
-        let names = names.has_patterns().then(|| Box::new(names));
         let recent = [const { AtomicU64::new(0) }; RECENT];
-        Callers { edges: edges(changes), names, recent }
+        let limits = self.limits.clone().filter(|_| !is_internal);
+        let names = names.has_patterns().then(|| Box::new(names));
+        Callers { edges: edges(changes), names, recent, limits }
     }
 
     /// Says for the log why a caller is refused.
     #[cold]
     pub(crate) fn reason(&self, rpc: &str, provider: ProviderId, caller: Principal) -> String {
-        let number = number_of(caller);
-        let is_in = |who: &Who| {
-            let is_named = |pattern: &str| match caller {
-                Principal::Name(name) => glob::matches(pattern, name.as_str()),
-                _ => false,
-            };
-            self.ranges(who).any(|(from, to)| (from..to).contains(&number))
-                || matches!(who, Who::Name(glob) if is_named(glob))
+        let denies = |rule: &&ResolvedRule| {
+            rule.is_about(rpc, provider.get()) && is_one_of(&rule.who, self.own_user, caller)
         };
-        let denies =
-            |rule: &&ResolvedRule| rule.is_about(rpc, provider.get()) && rule.who.iter().any(is_in);
         match self.security.deny.iter().find(denies) {
             Some(rule) => format!("the rule {:?} denies it", rule.name),
             None => "no rule allows it".to_owned(),
         }
     }
 
-    /// The numbers of some callers, but for those that have a name: some ranges.
-    fn ranges(&self, who: &Who) -> impl Iterator<Item = (u128, u128)> + use<> {
-        let one = |number| Some((number, number + 1));
-        let ranges = match who {
-            Who::Anyone => [Some((UNKNOWN, END)), None, None, None],
-            Who::OwnUser => [one(USER | u128::from(self.own_user)), None, None, None],
-            Who::User(id) => [one(USER | u128::from(*id)), None, None, None],
-            Who::Member => [Some((MEMBER + IPV4, NAME)), None, None, None],
-            Who::Host(net) => {
-                let (first, second) = of_subnet(*net);
-                let member = |(from, to)| (MEMBER + from, MEMBER + to);
-                [Some(first), second, Some(member(first)), second.map(member)]
-            }
-            // Names, or a kind of a later version of the document, which is nobody here.
-            _ => [None; 4],
-        };
-        ranges.into_iter().flatten()
+    /// Says for the log which limit a caller is over.
+    #[cold]
+    pub(crate) fn reason_of(&self, over: &OverLimit) -> String {
+        let name = self.limits.as_ref().map_or("", |limits| limits.name_of(over));
+        format!("the limit {name:?}: {over}")
     }
+}
+
+/// Returns whether a caller is one of these.
+pub(crate) fn is_one_of(who: &[Who], own_user: u32, caller: Principal) -> bool {
+    let number = number_of(caller);
+    who.iter().any(|who| match (who, caller) {
+        (Who::Name(pattern), Principal::Name(name)) => glob::matches(pattern, name.as_str()),
+        _ => ranges(who, own_user).any(|(from, to)| (from..to).contains(&number)),
+    })
+}
+
+/// The numbers of some callers, but for those that have a name: some ranges.
+fn ranges(who: &Who, own_user: u32) -> impl Iterator<Item = (u128, u128)> + use<> {
+    let one = |number| Some((number, number + 1));
+    let ranges = match who {
+        Who::Anyone => [Some((UNKNOWN, END)), None, None, None],
+        Who::OwnUser => [one(USER | u128::from(own_user)), None, None, None],
+        Who::User(id) => [one(USER | u128::from(*id)), None, None, None],
+        Who::Member => [Some((MEMBER + IPV4, NAME)), None, None, None],
+        Who::Host(net) => {
+            let (first, second) = of_subnet(*net);
+            let member = |(from, to)| (MEMBER + from, MEMBER + to);
+            [Some(first), second, Some(member(first)), second.map(member)]
+        }
+        // Names, or a kind of a later version of the document, which is nobody here.
+        _ => [None; 4],
+    };
+    ranges.into_iter().flatten()
 }
 
 /// Returns whether a rule allows these callers an RPC. One of the instance itself, which ends it or
@@ -186,66 +200,13 @@ fn edges(mut changes: Vec<(u128, bool, i32)>) -> Box<[u128]> {
     edges.into()
 }
 
-/// The rules about names of one RPC of one provider.
-#[derive(Default)]
-struct Names {
-    allow: Vec<Arc<str>>,
-    deny: Vec<Arc<str>>,
-    /// Anyone is allowed, or denied.
-    anyone: [bool; 2],
-    verdicts: Verdicts,
-}
-
-impl Names {
-    fn add(&mut self, who: &Who, is_deny: bool) {
-        match who {
-            Who::Anyone => self.anyone[usize::from(is_deny)] = true,
-            Who::Name(glob) if is_deny => self.deny.push(glob.clone()),
-            Who::Name(glob) => self.allow.push(glob.clone()),
-            _ => {}
-        }
-    }
-
-    fn has_patterns(&self) -> bool {
-        !self.allow.is_empty() || !self.deny.is_empty()
-    }
-
-    fn may(&self, name: PeerName) -> bool {
-        let is_like = |globs: &[Arc<str>]| globs.iter().any(|g| glob::matches(g, name.as_str()));
-        self.verdicts.of(name.number(), || {
-            let [is_allowed, is_denied] = self.anyone;
-            (is_allowed || is_like(&self.allow)) && !is_denied && !is_like(&self.deny)
-        })
-    }
-}
-
-/// The verdicts about names that have called, by their numbers: chunks of which each has room for
-/// twice as many as the one before it.
-#[derive(Default)]
-struct Verdicts([OnceLock<Box<[AtomicU8]>>; 32 - CHUNK_BITS as usize + 1]);
-
-/// Names in the first chunk: two to this power.
-const CHUNK_BITS: u32 = 6;
-
-impl Verdicts {
-    fn of(&self, number: u32, decide: impl FnOnce() -> bool) -> bool {
-        let place = u64::from(number) + (1 << CHUNK_BITS);
-        let (chunk, first) = (place.ilog2() - CHUNK_BITS, 1 << place.ilog2());
-        let make = || (0..first).map(|_| AtomicU8::new(0)).collect();
-        let verdict = &self.0[chunk as usize].get_or_init(make)[(place - first) as usize];
-        // Relaxed: a verdict says all, and whoever decides at the same time decides the same.
-        match verdict.load(Ordering::Relaxed) {
-            0 => {
-                let may = decide();
-                verdict.store(1 + u8::from(may), Ordering::Relaxed);
-                may
-            }
-            verdict => verdict == 2,
-        }
-    }
-}
-
 impl Callers {
+    /// The limits of how much they may ask for, if there are any.
+    #[inline]
+    pub(crate) fn limits(&self) -> Option<&Arc<Limits>> {
+        self.limits.as_ref()
+    }
+
     /// Returns whether this one may call.
     #[inline]
     pub(crate) fn may(&self, caller: Principal) -> bool {
@@ -277,6 +238,7 @@ mod tests {
     use proptest::sample::select;
 
     use super::*;
+    use crate::PeerName;
 
     const RPCS: [&str; 5] = ["get", "get_all", "put", "__shutdown__", "__ping__"];
     const PROVIDERS: [u16; 3] = [1, 2, u16::MAX];
@@ -426,7 +388,7 @@ mod tests {
         fn compiled_rules_mean_what_they_say(allow in written(), deny in written()) {
             let rules = compiled(&allow, &deny);
             for (rpc, provider) in RPCS.iter().flat_map(|rpc| PROVIDERS.map(|id| (*rpc, id))) {
-                let compiled = rules.of(rpc, ProviderId::new(provider));
+                let compiled = rules.of(rpc, ProviderId::new(provider), false);
                 for caller in callers() {
                     let expected = is_allowed((&allow, &deny), (rpc, provider, caller));
                     let about = format!("{rpc} of {provider} by {caller}");
@@ -440,7 +402,7 @@ mod tests {
     #[test]
     fn what_was_allowed_lately_makes_room_for_others_and_for_nobody_else() {
         let all = [("host:10.0.0.0/8", "*", "*"), ("uid:1000", "*", "*")];
-        let compiled = compiled(&all, &[]).of("get", ProviderId::new(1));
+        let compiled = compiled(&all, &[]).of("get", ProviderId::new(1), false);
         for n in 0..1000_u32 {
             let host = |first: u32| Principal::Host(IpAddr::V4((first << 24 | n).into()));
             assert!(compiled.may(host(10)) && !compiled.may(host(11)), "{n}");

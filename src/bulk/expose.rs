@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use hg::{Bulk, HgError, MemoryAttr};
-use na::{Access, AllocOptions, LocalMem, Memory, RawSegment, SharedBuffer};
+use na::{Access, AllocOptions, LocalMem, Memory, RawSegment, SharedBuffer, Terms};
 use ult::Eventual;
 
 use crate::InstanceMemory;
@@ -144,6 +144,59 @@ impl InstanceMemory<'_> {
         let bulk = self.inner().core.bulk_handle_attr(&memory, attr);
         let bulk = bulk.map_err(BulkError::Register)?;
         Ok(Exposed::new(bulk, memory, Arc::downgrade(self.inner()) as _))
+    }
+
+    /// As [`expose`](crate::Instance::expose), on terms: who may use the memory, until when, and
+    /// how often. The owner looks at them whenever a transfer begins, so the bytes never go along
+    /// with the handle, and over `na+sm` no peer maps or copies them by itself. A peer that does
+    /// not meet them is told what one with a wrong key is.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    ///
+    /// use margo::bulk_memory::Terms;
+    /// use margo::{Access, Instance};
+    ///
+    /// let instance = Instance::builder("na+sm://").start()?;
+    /// let terms = Terms::new().until(Instant::now() + Duration::from_secs(10)).uses(1);
+    /// let exposed = instance.memory().expose_on(vec![7; 1000], Access::ReadOnly, terms)?;
+    /// // `exposed.bulk()` goes into arguments; whoever has it pulls once, within ten seconds.
+    /// # drop(exposed);
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// One peer can be named ([`Terms::only_for`]): over `na+sm` a user, over `na+tcp` the
+    /// principal that [`Handle::principal`](crate::Handle::principal) tells, such as a name in a
+    /// certificate. A user may look into the memory of its own processes by other means, as the
+    /// kernel allows: terms are for others.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`]; also where the transport does not ask the owner (`ofi+…`), and for
+    /// terms that name a peer where it does not say whose transfer it is (all but `na+sm` and
+    /// `na+tcp`).
+    ///
+    /// Counterpart: none.
+    pub fn expose_on<B: Exposable>(
+        &self,
+        data: B,
+        access: Access,
+        terms: Terms,
+    ) -> Result<Exposed<B>, BulkError> {
+        let endpoint = self.inner().core.endpoint();
+        let is_kept =
+            endpoint.asks_owners() && (!terms.name_a_peer() || endpoint.knows_who_transfers());
+        if !is_kept {
+            let (transport, reason) = (endpoint.transport(), "it keeps no such terms of memory");
+            let reason = reason.to_owned();
+            let error = HgError::Na(na::Error::Unavailable { transport, reason });
+            return Err(BulkError::Register(error));
+        }
+        let exposed = self.instance.expose(data, access)?;
+        // Nobody has its key yet.
+        exposed.impose(terms);
+        Ok(exposed)
     }
 
     /// Lets peers read `data` while `f` runs, without copying it. Does not return, not even when

@@ -1,14 +1,15 @@
-//! The rules of a document in words: who may call what.
+//! The rules of a document in words: who may call what, and how much.
 
 use margo_config::{
-    PROVIDER_ID_DEFAULT, ResolvedRule, ResolvedSecurity, Rule, SecurityOptions, Who,
+    CallerLimit, PROVIDER_ID_DEFAULT, ResolvedLimit, ResolvedRule, ResolvedSecurity, Rule,
+    SecurityOptions, Who,
 };
 
 use crate::support::own_rpcs;
 
-/// Says who may call what, in lines.
+/// Says who may call what, and how much, in lines.
 pub(super) fn explain(security: &ResolvedSecurity) -> Vec<String> {
-    let ResolvedSecurity { options, allow, deny, .. } = security;
+    let ResolvedSecurity { options, allow, deny, limits, .. } = security;
     let mut lines = vec!["These may call (margo.security), and nobody else:".to_owned()];
     let say = |rules: &[Rule], resolved: &[ResolvedRule]| -> Vec<_> {
         let each = rules.iter().zip(resolved);
@@ -32,12 +33,40 @@ pub(super) fn explain(security: &ResolvedSecurity) -> Vec<String> {
     };
     lines.push("The RPCs of the instance itself, which a rule for anyone has to name:".to_owned());
     lines.extend(own_rpcs::ALL.iter().map(may_call));
+    if !limits.is_empty() {
+        let header = "Each of these may ask for so much; of several limits a caller has the first:";
+        lines.push(header.to_owned());
+        let each = options.limits.iter().zip(limits);
+        lines.extend(each.map(|(limit, resolved)| limit_in_words(options, limit, resolved)));
+    }
     lines
 }
 
+fn limit_in_words(
+    options: &SecurityOptions,
+    limit: &CallerLimit,
+    resolved: &ResolvedLimit,
+) -> String {
+    let mut of = Vec::new();
+    for (rate, what) in [(resolved.calls, "calls"), (resolved.bytes, "bytes")] {
+        of.extend(rate.map(|rate| {
+            format!("{} {what} in a second, {} of them at once", rate.per_sec, rate.burst)
+        }));
+    }
+    of.extend(resolved.handlers_max.map(|max| format!("{max} requests in hand")));
+    of.extend(resolved.request_bytes_max.map(|max| format!("{max} bytes of requests in hand")));
+    let much = if of.is_empty() { "as much as they like".to_owned() } else { of.join(", ") };
+    format!("  {}{}: {much}, by {}", limit.who, members(options, &limit.who), resolved.name)
+}
+
+/// The members of a role, if that is one.
+fn members(options: &SecurityOptions, who: &str) -> String {
+    let role = who.strip_prefix("role:").and_then(|role| options.roles.get(role));
+    role.map_or_else(String::new, |members| format!(" ({})", members.join(", ")))
+}
+
 fn in_words(options: &SecurityOptions, rule: &Rule, resolved: &ResolvedRule) -> String {
-    let role = rule.who.strip_prefix("role:").and_then(|role| options.roles.get(role));
-    let members = role.map_or_else(String::new, |members| format!(" ({})", members.join(", ")));
+    let members = members(options, &rule.who);
     let providers = match (&rule.provider, &resolved.providers) {
         (Some(given), Some(ids)) => {
             let ids: Vec<_> = ids.iter().map(u16::to_string).collect();

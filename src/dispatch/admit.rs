@@ -10,6 +10,7 @@ use margo_config::Overload;
 
 use crate::admission::counters::Counters;
 use crate::admission::gates::{Entrance, Host};
+use crate::admission::limits::{Limits, OverLimit};
 use crate::admission::rules::Callers;
 use crate::admission::waiting::Waiting;
 use crate::dispatch::error_response::{self, NO_ULT, NOT_ALLOWED};
@@ -18,6 +19,7 @@ use crate::dispatch::run_handler::HandlerSpawn;
 use crate::elastic::may_spawn;
 use crate::instance::inner::Inner;
 use crate::instance::reply::Reply;
+use crate::observe::audit::AuditEvent;
 use crate::observe::span::RequestOutcome;
 use crate::operation::token::Token;
 use crate::support::contain::contain;
@@ -98,42 +100,112 @@ pub(super) fn refuse_plainly(
     let_go(inner, registration);
 }
 
-/// Returns whether the rules let the origin of a request call. An instance may call itself.
+/// Why the rules refuse a request.
+pub(super) enum Refusal {
+    NotAllowed,
+    OverLimit(OverLimit),
+}
+
+/// Asks the rules whether the origin of a request may call, and whether it is not too much. An
+/// instance may call itself.
 #[inline]
-pub(super) fn may_call(
+pub(super) fn ask_rules(
     core: &Core<Token>,
     callers: &Callers,
     origin: &Addr,
-    request: &RawRequest,
-) -> bool {
-    request.is_from_ourselves() || callers.may(core.endpoint().principal(origin))
+    request: &mut RawRequest,
+) -> Result<(), Refusal> {
+    if request.is_from_ourselves() {
+        return Ok(());
+    }
+    let caller = core.endpoint().principal(origin);
+    match callers.limits() {
+        _ if !callers.may(caller) => Err(Refusal::NotAllowed),
+        None => Ok(()),
+        Some(limits) => ask_limits(limits, caller, request),
+    }
 }
 
-/// Refuses a request that the rules do not allow. The log says why, and not the answer.
+#[inline(never)]
+fn ask_limits(
+    limits: &Arc<Limits>,
+    caller: Principal,
+    request: &mut RawRequest,
+) -> Result<(), Refusal> {
+    match limits.admit(caller, request.payload_bytes() as u64) {
+        Ok(None) => Ok(()),
+        Ok(Some(charge)) => {
+            request.set_charge(Box::new(charge));
+            Ok(())
+        }
+        Err(over) => Err(Refusal::OverLimit(over)),
+    }
+}
+
+/// Refuses a request by the rules. The log says which one, and not the answer.
 #[cold]
 #[inline(never)]
-pub(super) fn refuse_not_allowed(
+pub(super) fn refuse_by_rules(
     inner: &Inner,
     core: &Core<Token>,
     (origin, mut request): (&Addr, RawRequest),
     registration: Arc<Registration>,
+    refusal: &Refusal,
 ) {
-    let count = Counters::add(&inner.counters.requests_not_allowed);
-    if let Some(entry) = registration.data_as::<RegisteredRpc>() {
-        let (rpc, provider) = (entry.rpc, entry.provider);
-        // A peer that calls nothing else must not fill the log.
-        if let Some(rules) = inner.rules.as_ref().filter(|_| count.is_power_of_two()) {
-            let caller = core.endpoint().principal(origin);
-            let why = rules.reason(rpc, provider, caller);
-            let log = &inner.log;
-            log!(log, WARN, rpc, %provider, %origin, %caller, why, count, "a call was refused");
+    let counters = &inner.counters;
+    let (counter, code, outcome, detail) = match refusal {
+        Refusal::NotAllowed => {
+            let (code, outcome) = (ReturnCode::Permission, RequestOutcome::Permission);
+            (&counters.requests_not_allowed, code, outcome, NOT_ALLOWED.to_owned())
         }
-        let outcome = RequestOutcome::Permission;
+        Refusal::OverLimit(over) => {
+            let (code, outcome) = (ReturnCode::Busy, RequestOutcome::Busy);
+            (&counters.requests_over_limit, code, outcome, over.to_string())
+        }
+    };
+    let count = Counters::add(counter);
+    if let Some(entry) = registration.data_as::<RegisteredRpc>() {
+        let caller = core.endpoint().principal(origin);
+        record_refusal(inner, entry, (origin, caller), refusal, count);
         inner.monitoring.refused((origin, &request), entry.serving(), None, outcome);
     }
-    let (request, code) = (LentRequest::of(core, origin, &mut request), ReturnCode::Permission);
-    error_response::refuse(inner, request, code, NOT_ALLOWED);
+    error_response::refuse(inner, LentRequest::of(core, origin, &mut request), code, &detail);
     let_go(inner, registration);
+}
+
+/// Tells the log and the audit file of a request that the rules refuse.
+fn record_refusal(
+    inner: &Inner,
+    entry: &RegisteredRpc,
+    (origin, caller): (&Addr, Principal),
+    refusal: &Refusal,
+    count: u64,
+) {
+    let (rpc, provider) = (entry.rpc, entry.provider);
+    let Some(rules) = &inner.rules else { return };
+    let (reason, over) = match refusal {
+        Refusal::NotAllowed => ("not_allowed", None),
+        Refusal::OverLimit(over) => ("over_limit", Some(over)),
+    };
+    let why = || match over {
+        None => rules.reason(rpc, provider, caller),
+        Some(over) => rules.reason_of(over),
+    };
+    // A peer that calls nothing else must not fill the log.
+    if count.is_power_of_two() {
+        let (log, why) = (&inner.log, why());
+        log!(log, WARN, rpc, %provider, %origin, %caller, why, count, "a call was refused");
+    }
+    if let Some(audit) = &inner.audit {
+        audit.record(|| AuditEvent::Refused {
+            reason,
+            why: why(),
+            rpc,
+            provider: provider.get(),
+            caller: caller.to_string(),
+            origin: origin.to_string(),
+        });
+    }
 }
 
 /// Drops what a request was registered with whose handler does not run. If the RPC was deregistered

@@ -54,9 +54,9 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
     // The message of one whose arguments were fetched has been here for long.
     inner.cancels.arrived(&origin, || request.call_key().filter(|_| !request.was_fetched()));
     if let Some(callers) = &entry.callers
-        && !admit::may_call(core, callers, &origin, &request)
+        && let Err(refusal) = admit::ask_rules(core, callers, &origin, &mut request)
     {
-        admit::refuse_not_allowed(inner, core, (&origin, request), registration);
+        admit::refuse_by_rules(inner, core, (&origin, request), registration, &refusal);
     } else if request.is_crowded()
         && !admit::has_share(inner, (entry, core.shard()), &origin, &mut request)
     {
@@ -249,7 +249,7 @@ impl Reply {
     fn new(
         instance: Instance,
         (rpc, provider): (&'static str, ProviderId),
-        (shard, origin, request): (u8, Addr, RawRequest),
+        (shard, origin, mut request): (u8, Addr, RawRequest),
         watch: RequestWatch,
     ) -> Shared<Self> {
         let place = UninitShared::new();
@@ -270,6 +270,7 @@ impl Reply {
             trace,
             parent: margo::NO_PARENT,
             call: request.call_key(),
+            charge: request.take_charge(),
             request: Claim::new(request),
             is_over: AtomicBool::new(false),
             unit: AtomicUsize::new(NO_UNIT),
@@ -447,6 +448,7 @@ impl Drop for Reply {
     #[inline]
     fn drop(&mut self) {
         if self.inner().is_forked() {
+            std::mem::forget(self.charge.take());
             return self.request.get_mut().leave_to_parent();
         }
         let cancels = &self.inner().cancels;

@@ -67,6 +67,14 @@ pub enum InitError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// The file of `margo.security.audit` could not be opened.
+    #[error("margo.security.audit: cannot write to `{}`: {source}", path.display())]
+    Audit {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// The file of `margo.address_file` could not be written.
     #[error("margo.address_file: cannot write the address to {source}")]
     AddressFile {

@@ -26,6 +26,7 @@ use crate::instance::reply::Reply;
 use crate::instance::shutdown::Shutdown;
 use crate::memory::pool::Pools;
 use crate::memory::releasing::NetworkEnds;
+use crate::observe::audit::Audit;
 use crate::observe::dump_signal::DumpOnSignal;
 use crate::observe::metrics::{self, Noted};
 use crate::observe::monitor::{Monitoring, Source};
@@ -131,6 +132,8 @@ pub(crate) struct Inner {
     pub(crate) log: Log,
     /// The rules of who may call what; `None`: everybody may call everything.
     pub(crate) rules: Option<Rules>,
+    /// The record of refusals and administrative acts, if there is one.
+    pub(crate) audit: Option<Audit>,
     pub(crate) gates: Gates<Waiting>,
     pub(crate) standing_transfers: StandingTransfers,
     pub(crate) cancels: Cancels,
@@ -183,6 +186,7 @@ impl Inner {
             requests_no_ult: no_ult,
             requests_busy,
             requests_not_allowed: own.requests_not_allowed.load(Ordering::Relaxed),
+            requests_over_limit: own.requests_over_limit.load(Ordering::Relaxed),
             requests_abandoned: own.requests_abandoned.load(Ordering::Relaxed),
             arguments_undecodable: own.arguments_undecodable.load(Ordering::Relaxed),
             stalls: own.stalls.load(Ordering::Relaxed),

@@ -1,6 +1,7 @@
 //! A request in hand, which its handler and all who may answer share. It is made, handled and
 //! answered in `dispatch/run_handler.rs`; `dispatch/error_response.rs` sees to it that it is.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, OnceLock};
@@ -43,6 +44,8 @@ pub(crate) struct Reply {
     pub(crate) parent: RpcId,
     /// The key that names the call to its origin.
     pub(crate) call: Option<CallKey>,
+    /// The count of the request at its caller's limits, until this is dropped.
+    pub(crate) charge: Option<Box<dyn Any + Send + Sync>>,
     /// The request, for the unit that answers.
     pub(crate) request: Claim<RawRequest>,
     /// The request is answered, or about not to be. Written by the handler's unit, or under the

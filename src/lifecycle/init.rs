@@ -30,6 +30,7 @@ use crate::lifecycle::builder::InstanceBuilder;
 use crate::lifecycle::runtime_source::{self, RuntimeSource};
 use crate::lifecycle::{child, remote_shutdown, shutdown};
 use crate::memory::{copy_pool, pool::Pools};
+use crate::observe::audit::Audit;
 use crate::observe::dump_signal::DumpOnSignal;
 use crate::observe::metrics::{self, Listener, Watched};
 use crate::observe::monitor::{self, InitialMonitors, Monitoring};
@@ -152,6 +153,7 @@ fn start(
     let cores = start_cores(&resolved, &pools, &log)?;
     let core = cores[0].clone();
     log.set_name(core.self_addr().uri());
+    let audit = start_audit(&resolved, core.self_addr().uri(), &log)?;
     let shard = |core| Shard::new(core, RequestShares::of_shard(&resolved));
     let shards = Shards::new(cores.into_iter().map(shard).collect());
     let shard_pools = shard_pools(&resolved, &pools);
@@ -167,6 +169,7 @@ fn start(
         begin_end: shutdown::begin,
         callbacks: Arc::default(),
         rules: resolved.security.clone().filter(|given| given.has_rules()).map(Rules::new),
+        audit,
         gates: Gates::new(shards.are_several()),
         standing_transfers: StandingTransfers::new(resolved.bulk.timeout_msec),
         moved_requests: MovedRequests::default(),
@@ -280,6 +283,12 @@ fn start_trace(inner: &Arc<Inner>) -> Result<(), InitError> {
     let tracer = tracer.map_err(|(path, source)| InitError::Trace { path, source })?;
     log!(inner.log, INFO, path = %tracer.path().display(), "recording calls");
     Ok(())
+}
+
+fn start_audit(resolved: &Resolved, address: &str, log: &Log) -> Result<Option<Audit>, InitError> {
+    let options = resolved.security.as_ref().and_then(|security| security.options.audit.as_ref());
+    let start = |options| Audit::start(options, address, log.clone());
+    options.map(start).transpose().map_err(|(path, source)| InitError::Audit { path, source })
 }
 
 fn no_metrics(listen: &str) -> impl Fn(std::io::Error) -> InitError {

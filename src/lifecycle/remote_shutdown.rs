@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::InstanceNetwork;
 use crate::admission::counters::Counters;
 use crate::admission::gates::Internal;
+use crate::observe::audit::AuditEvent;
 use crate::support::log::log;
 use crate::support::own_rpcs;
 use crate::{Addr, Instance, ProviderHandle, RegisterError, Rpc, ShutdownRemoteError};
@@ -30,7 +31,12 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
         let (instance, origin, caller) =
             (request.instance(), request.origin(), request.principal());
         let log = &instance.inner().log;
-        if !instance.inner().remote_shutdown.load(Ordering::Relaxed) {
+        let done = instance.inner().remote_shutdown.load(Ordering::Relaxed);
+        if let Some(audit) = &instance.inner().audit {
+            let (caller, origin) = (caller.to_string(), origin.to_string());
+            audit.record(|| AuditEvent::Shutdown { done, caller, origin });
+        }
+        if !done {
             let count = Counters::add(&instance.inner().counters.shutdowns_refused);
             // A peer that asks for nothing else must not fill the log.
             if count.is_power_of_two() {

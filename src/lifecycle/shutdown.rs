@@ -255,6 +255,13 @@ fn run(inner: &Arc<Inner>) {
         let why = "the trace is not known to be on its disk after the grace period";
         log!(inner.log, ERROR, %path, "{why}; what is there may end early");
     }
+    if let Some(audit) = &inner.audit
+        && !shutdown.within_grace(audit.close())
+    {
+        let path = audit.path().display();
+        let why = "the audit file is not known to be whole after the grace period";
+        log!(inner.log, ERROR, %path, "{why}; what is there may end early");
+    }
     let _ = shutdown.closed.set(());
     let result = match inner.runtime_owner {
         RuntimeOwner::Own => stop_xstreams(inner),

@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use hg::Bulk;
-use na::{LocalMem, Memory, RawSegment, SharedBuffer};
+use na::{LocalMem, Memory, RawSegment, SharedBuffer, Terms};
 
 use crate::memory::buffer::{LocalBulk, assert_may_wait, sealed::Registered};
 use crate::memory::releasing::NetworkEnds;
@@ -135,6 +135,11 @@ pub struct Exposed<B = Vec<u8>> {
 impl<B: Exposable> Exposed<B> {
     pub(crate) fn new(bulk: Bulk, memory: LocalMem, ends: Weak<dyn NetworkEnds>) -> Self {
         Self { bulk, memory, ends, owner: std::marker::PhantomData }
+    }
+
+    /// Lets peers use it on these terms only. Before anybody has its handle.
+    pub(crate) fn impose(&self, terms: Terms) {
+        self.memory.impose(terms);
     }
 
     /// The handle to put into arguments.

@@ -135,7 +135,8 @@ impl<A, R> Handle<A, R> {
 
     /// Returns who called, as far as the kernel of this host vouches for it: the user over `na+sm`,
     /// the host over `na+tcp` and `ucx+…`. [`Principal::Unknown`] over other transports, and of
-    /// calls that this instance makes to itself. `margo.security` has rules by this.
+    /// calls that this instance makes to itself, which are always allowed. `margo.security` has
+    /// rules by this.
     ///
     /// ```
     /// use margo::{Instance, Principal, ProviderHandle, Rpc};

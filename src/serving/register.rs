@@ -119,7 +119,7 @@ impl Instance {
         let own_gate = admission.map(|bounds| self.inner().gates.of_rpc(bounds));
         let instance = self.downgrade();
         let rules = self.inner().rules.as_ref();
-        let callers = rules.map(|rules| Arc::new(rules.of(rpc, provider)));
+        let callers = rules.map(|rules| Arc::new(rules.of(rpc, provider, internal.is_some())));
         let entry = RegisteredRpc {
             rpc,
             provider,

@@ -18,9 +18,14 @@ pub(crate) type Out = BufWriter<Growing>;
 pub(crate) struct Growing(File);
 
 impl Growing {
+    /// `file`, without a buffer.
+    pub(crate) fn new(file: File) -> Self {
+        Self(file)
+    }
+
     /// `file`, with the buffer that makes few writes of many.
     pub(crate) fn buffered(file: File) -> Out {
-        BufWriter::new(Self(file))
+        BufWriter::new(Self::new(file))
     }
 }
 

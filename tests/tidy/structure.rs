@@ -44,9 +44,9 @@ const fn goals(path: &'static str, order: &'static str) -> Limits {
 
 #[rustfmt::skip]
 const CRATES: &[Limits] = &[
-    goals(".", "error rpc support layout observe operation admission memory elastic timer progress \
-         instance dispatch polling origin serving bulk reshaping report providers api service \
-         lifecycle daemon"),
+    goals(".", "error rpc support capability layout observe operation admission memory elastic \
+         timer progress instance dispatch polling origin serving bulk reshaping report providers \
+         api service lifecycle daemon"),
     goals("benches", "base process floors rows scale plot catalog report cli"),
     goals("cli", "support svg args security serve services config demo info new ping shutdown top \
          trace stream usage"),

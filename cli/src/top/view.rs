@@ -48,6 +48,23 @@ struct Change<'a> {
     seconds: f64,
 }
 
+/// The troubles since the start, in a line, if there were any.
+fn troubles(now: &Metrics) -> Option<String> {
+    let (network, stats) = (&now.network, &now.stats);
+    let troubles = [
+        (network.malformed, "messages malformed"),
+        (network.checksum_errors, "checksum errors"),
+        (network.responses_unread, "answers damaged on their way"),
+        (network.not_registered, "requests for RPCs that are not registered"),
+        (stats.arguments_undecodable, "arguments undecodable"),
+        (stats.requests_not_allowed, "requests that no rule allows"),
+        (stats.requests_over_limit, "requests over the limit of their caller"),
+    ];
+    let troubles = troubles.iter().filter(|(count, _)| *count > 0);
+    let troubles: Vec<_> = troubles.map(|(count, what)| format!("{count} {what}")).collect();
+    (!troubles.is_empty()).then(|| format!("trouble   {}", troubles.join(", ")))
+}
+
 impl Change<'_> {
     fn summary(&self) -> Vec<String> {
         let now = self.now;
@@ -108,19 +125,7 @@ impl Change<'_> {
                 output::bytes(now.memory.region_bytes),
             ),
         ];
-        let troubles = [
-            (network.malformed, "messages malformed"),
-            (network.checksum_errors, "checksum errors"),
-            (network.responses_unread, "answers damaged on their way"),
-            (network.not_registered, "requests for RPCs that are not registered"),
-            (stats.arguments_undecodable, "arguments undecodable"),
-            (stats.requests_not_allowed, "requests that no rule allows"),
-        ];
-        let troubles = troubles.iter().filter(|(count, _)| *count > 0);
-        let troubles: Vec<_> = troubles.map(|(count, what)| format!("{count} {what}")).collect();
-        if !troubles.is_empty() {
-            lines.push(format!("trouble   {}", troubles.join(", ")));
-        }
+        lines.extend(troubles(now));
         lines
     }
 

@@ -180,7 +180,9 @@ fn config_check_tells_who_may_call_what() {
             "allow": [{ "who": "role:admin" },
                 { "name": "all", "who": "anyone", "provider": "echo", "rpc": "echo*" },
                 { "who": "anyone", "rpc": "__ping__" }],
-            "deny": [{ "who": "host:10.1.0.0/16" }]
+            "deny": [{ "who": "host:10.1.0.0/16" }],
+            "limits": [{ "who": "role:admin" },
+                { "name": "few", "who": "anyone", "calls_per_sec": 5, "handlers_max": 2 }]
         } } }"#;
     let ended = run(margo(temp.path()).args(["config", "check", "-"]), document).expect(0);
     for line in [
@@ -191,6 +193,8 @@ fn config_check_tells_who_may_call_what() {
         "//   host:10.1.0.0/16: * of every provider, by deny[0]",
         "//   __shutdown__: by allow[0]",
         "//   __ping__: by allow[0], allow[2]",
+        "//   role:admin (host:10.0.0.1, host:10.0.0.2): as much as they like, by limits[0]",
+        "//   anyone: 5 calls in a second, 5 of them at once, 2 requests in hand, by few",
     ] {
         assert!(ended.stdout.lines().any(|said| said == line), "{line}: {}", ended.stdout);
     }

@@ -16,6 +16,7 @@ pub(crate) mod pool_ref;
 pub(crate) mod security;
 pub(crate) mod shards;
 pub(crate) mod subnet;
+pub(crate) mod tcp_security;
 pub(crate) mod trace;
 
 use std::fmt;

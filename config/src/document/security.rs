@@ -1,13 +1,14 @@
-//! `margo.security`: who may connect, and rules of who may call what.
+//! `margo.security`: who may connect, rules of who may call what, how much, and where that is
+//! recorded.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use prim::glob;
 use serde::{Deserialize, Serialize};
 
 use super::subnet::IpSubnet;
+use super::tcp_security::{ResolvedTcpSecurity, TcpSecurityOptions};
 
 /// Most rules in one list.
 pub(crate) const RULES_MAX: usize = 4096;
@@ -51,110 +52,105 @@ pub struct SecurityOptions {
     /// everybody, and only on this host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpSecurityOptions>,
+    /// How much each caller may ask for, at most 4096 limits; the first one whose `who` names a
+    /// caller is its own. Default none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<CallerLimit>,
+    /// The file that records refusals and administrative acts. Default none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit: Option<AuditOptions>,
 }
 
-/// The proof that `na+tcp` asks of both ends of a connection (`margo.security.tcp`), which need the
-/// same mode. With any, nobody on the way can read or change what is sent. Files are read when the
-/// instance starts, and again when they change; they must belong to the user of the process, or to
-/// root, and nobody else may write them, or read those that are secret.
+/// How much each of some callers may ask for; part of [`SecurityOptions`]. A user or host is one
+/// caller, with however many connections, and has what is said here for itself.
 ///
 /// ```
-/// use margo_config::{Config, ResolvedTcpSecurity};
+/// use margo_config::Config;
 ///
-/// let text = r#"{ "margo": { "address": "na+tcp://0.0.0.0:7000", "security": {
-///     "tcp": { "mode": "cluster_secret", "secret": "/etc/margo/secret" }
+/// let text = r#"{ "margo": { "security": {
+///     "allow": [{ "who": "anyone" }],
+///     "limits": [{ "who": "uid:self" }, { "who": "anyone", "calls_per_sec": 100 }]
 /// } } }"#;
 /// let security = Config::from_json(text)?.resolve(&|_| None)?.security.expect("it is there");
-/// assert_eq!(security.tcp, ResolvedTcpSecurity::ClusterSecret("/etc/margo/secret".into()));
-/// assert!(!security.has_rules(), "all who know the secret may call everything");
+/// let [own, others] = &security.limits[..] else { panic!("there are two") };
+/// assert_eq!((own.calls, others.calls.map(|calls| calls.burst)), (None, Some(100)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
-pub struct TcpSecurityOptions {
-    /// The proof that both ends ask for. Default `"none"`.
-    pub mode: TcpSecurityMode,
-    /// The file with the secret of a cluster, for `"cluster_secret"`: one a line, at least 32
-    /// characters. A second line is accepted and not shown, so that a secret can be changed.
+pub struct CallerLimit {
+    /// Name for the audit file. Default `limits[<index>]`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub secret: Option<String>,
-    /// The file with our certificate, and those between it and an authority's, in PEM, for
-    /// `"mutual_tls"`.
+    pub name: Option<String>,
+    /// The callers, as in [`Rule::who`]. Required.
+    pub who: String,
+    /// Calls in a second, 1 to 1000000000. Default: as many as come.
+    #[cfg_attr(test, schemars(range(min = 1, max = 1000000000)))]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub certificate: Option<String>,
-    /// The file with the private key of `certificate`, in PEM.
+    pub calls_per_sec: Option<u64>,
+    /// Calls that may come at once after a time without any, 1 to 1000000000; goes with
+    /// `calls_per_sec`. Default: those of one second.
+    #[cfg_attr(test, schemars(range(min = 1, max = 1000000000)))]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
-    /// The file with the certificates of authorities that we believe, in PEM.
+    pub calls_burst: Option<u64>,
+    /// Bytes of encoded arguments in a second, 1 to 1099511627776 (1 TiB). Default: as many as
+    /// come.
+    #[cfg_attr(test, schemars(range(min = 1, max = 1099511627776u64)))]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub trust: Option<String>,
-    /// The file with lists of revoked certificates, one for each authority, in PEM. Default none.
+    pub bytes_per_sec: Option<u64>,
+    /// Bytes that may come at once after a time without any, 1 to 1099511627776; goes with
+    /// `bytes_per_sec`. A longer request is taken after such a time. Default: those of one second.
+    #[cfg_attr(test, schemars(range(min = 1, max = 1099511627776u64)))]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub revoked: Option<String>,
-    /// Names of which a peer's certificate must have one; `*` stands for any text. Default `[]`:
-    /// callers may have any name, and the certificate of who is called must have the address that
-    /// was dialed.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub names: Vec<String>,
-    /// With the mode `"none"`: lets the instance listen where other hosts reach it, though
-    /// everybody there may connect, and read and change what others send. Default false.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub beyond_loopback: bool,
+    pub bytes_burst: Option<u64>,
+    /// Requests in hand at once, from 1. Default: what `margo.admission` leaves.
+    #[cfg_attr(test, schemars(range(min = 1)))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handlers_max: Option<u64>,
+    /// Bytes of encoded arguments of the requests in hand, from 1; one request may be longer if
+    /// there is no other. Default: what `margo.overflow_held_max` leaves.
+    #[cfg_attr(test, schemars(range(min = 1)))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_bytes_max: Option<u64>,
 }
 
-/// The proof that [`TcpSecurityOptions::mode`] asks for.
+/// Where refusals and administrative acts are recorded; part of [`SecurityOptions`].
 ///
 /// ```
-/// use margo_config::TcpSecurityMode;
+/// use margo_config::Config;
 ///
-/// assert_eq!(TcpSecurityMode::default(), TcpSecurityMode::None);
-/// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum TcpSecurityMode {
-    /// None: whoever can connect may.
-    #[default]
-    None,
-    /// Both ends know a secret (TLS 1.3 with public keys that are derived from it).
-    ClusterSecret,
-    /// Both ends have a certificate (TLS 1.3).
-    MutualTls,
-}
-
-/// The proof that `na+tcp` asks for, resolved.
-///
-/// ```
-/// use margo_config::{Config, ResolvedTcpSecurity};
-///
-/// let text = r#"{ "margo": { "security": { "allow": [{ "who": "uid:self" }] } } }"#;
+/// let text = r#"{ "margo": { "security": {
+///     "allow": [{ "who": "anyone" }], "audit": { "file": "audit.jsonl" }
+/// } } }"#;
 /// let security = Config::from_json(text)?.resolve(&|_| None)?.security.expect("it is there");
-/// assert_eq!(security.tcp, ResolvedTcpSecurity::None);
+/// let audit = security.options.audit.expect("it is there");
+/// assert_eq!((audit.keep, audit.records_per_sec), (4, 1000));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ResolvedTcpSecurity {
-    /// Everybody.
-    #[default]
-    None,
-    /// Those that know the secret in this file.
-    ClusterSecret(PathBuf),
-    /// Those that have a certificate.
-    MutualTls {
-        /// As [`TcpSecurityOptions::certificate`].
-        certificate: PathBuf,
-        /// As [`TcpSecurityOptions::key`].
-        key: PathBuf,
-        /// As [`TcpSecurityOptions::trust`].
-        trust: PathBuf,
-        /// As [`TcpSecurityOptions::revoked`].
-        revoked: Option<PathBuf>,
-        /// As [`TcpSecurityOptions::names`].
-        names: Vec<String>,
-    },
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct AuditOptions {
+    /// The file, to which a line of JSON is added for each record. Required.
+    pub file: String,
+    /// Bytes at which the file is renamed to `FILE.1`, and a new one begun, from 65536. Default
+    /// 67108864 (64 MiB).
+    #[cfg_attr(test, schemars(range(min = 65536)))]
+    pub rotate_bytes: u64,
+    /// Earlier files that are kept, `FILE.1` being the latest, 0 to 1000. Default 4.
+    #[cfg_attr(test, schemars(range(min = 0, max = 1000)))]
+    pub keep: u32,
+    /// Most records in a second, 1 to 1000000; how many were left out is a record, too. Default
+    /// 1000.
+    #[cfg_attr(test, schemars(range(min = 1, max = 1000000)))]
+    pub records_per_sec: u32,
+}
+
+impl Default for AuditOptions {
+    fn default() -> Self {
+        Self { file: String::new(), rotate_bytes: 64 << 20, keep: 4, records_per_sec: 1000 }
+    }
 }
 
 /// One rule of [`SecurityOptions`].
@@ -209,16 +205,71 @@ pub struct ResolvedSecurity {
     pub allow: Vec<ResolvedRule>,
     /// The calls that are refused all the same.
     pub deny: Vec<ResolvedRule>,
+    /// How much callers may ask for: the first one that names a caller is its own.
+    pub limits: Vec<ResolvedLimit>,
     /// The proof that `na+tcp` asks for.
     pub tcp: ResolvedTcpSecurity,
 }
 
 impl ResolvedSecurity {
-    /// Returns false if all who are let in may call everything.
+    /// Returns false if all who are let in may call everything, as often as they like.
     pub fn has_rules(&self) -> bool {
-        let none = self.options.allow.is_empty() && self.options.deny.is_empty();
+        let SecurityOptions { allow, deny, limits, .. } = &self.options;
+        let none = allow.is_empty() && deny.is_empty() && limits.is_empty();
         !none || self.tcp == ResolvedTcpSecurity::None
     }
+}
+
+/// One of the limits of callers, resolved.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let text = r#"{ "margo": { "security": {
+///     "allow": [{ "who": "anyone" }],
+///     "limits": [{ "who": "anyone", "bytes_per_sec": 1000000, "handlers_max": 8 }]
+/// } } }"#;
+/// let security = Config::from_json(text)?.resolve(&|_| None)?.security.expect("it is there");
+/// let limit = &security.limits[0];
+/// assert_eq!((&*limit.name, limit.handlers_max), ("limits[0]", Some(8)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ResolvedLimit {
+    /// The name that is written, or list and index.
+    pub name: String,
+    /// The callers.
+    pub who: Arc<[Who]>,
+    /// Calls.
+    pub calls: Option<RateLimit>,
+    /// Bytes of encoded arguments.
+    pub bytes: Option<RateLimit>,
+    /// Requests in hand at once.
+    pub handlers_max: Option<u64>,
+    /// Bytes of encoded arguments of the requests in hand.
+    pub request_bytes_max: Option<u64>,
+}
+
+/// A rate, and how much of it may come at once.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let text = r#"{ "margo": { "security": { "allow": [{ "who": "anyone" }],
+///     "limits": [{ "who": "anyone", "calls_per_sec": 10, "calls_burst": 50 }] } } }"#;
+/// let security = Config::from_json(text)?.resolve(&|_| None)?.security.expect("it is there");
+/// let calls = security.limits[0].calls.expect("it is there");
+/// assert_eq!((calls.per_sec, calls.burst), (10, 50));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RateLimit {
+    /// How much in a second, at least 1.
+    pub per_sec: u64,
+    /// How much at once after a time without any, at least 1.
+    pub burst: u64,
 }
 
 /// One rule, resolved.

@@ -26,6 +26,7 @@ mod providers;
 mod roles;
 mod scalars;
 mod security;
+mod tcp_security;
 mod trace;
 
 use std::time::Duration;

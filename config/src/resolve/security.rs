@@ -2,17 +2,18 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::dependencies::typed;
+use super::tcp_security::{self, is_near};
 use super::{Findings, ResolvedProvider};
 use crate::document::config::Config;
 use crate::document::security::{
-    RULES_MAX, ResolvedRule, ResolvedSecurity, ResolvedTcpSecurity, Rule, SecurityOptions,
-    TcpSecurityMode, TcpSecurityOptions, Who,
+    AuditOptions, CallerLimit, RULES_MAX, RateLimit, ResolvedLimit, ResolvedRule, ResolvedSecurity,
+    Rule, SecurityOptions, Who,
 };
 use crate::document::subnet::IpSubnet;
+use crate::document::tcp_security::ResolvedTcpSecurity;
 use crate::report::suggest::choices;
 
 const PATH: &str = "margo.security";
@@ -26,25 +27,23 @@ pub(super) fn resolve(
     providers: &[ResolvedProvider],
     found: &mut Findings,
 ) -> Option<ResolvedSecurity> {
-    let tcp = tcp(config, found);
+    let tcp = tcp_security::resolve(config, found);
     let options = config.margo.security.as_ref()?;
     let known = Referents { roles: roles(&options.roles, found), providers: ids_of(providers) };
-    let mut list = |key: &str, rules: &[Rule]| {
-        if rules.len() > RULES_MAX {
-            let message = format!("{} rules are too many: at most {RULES_MAX}", rules.len());
-            found.error(format!("{PATH}.{key}"), message);
-            return Vec::new();
-        }
-        let each = rules.iter().enumerate();
+    let mut rules = |key, rules: &[Rule]| -> Vec<_> {
+        let each = few_enough(key, rules, found).iter().enumerate();
         each.filter_map(|(index, rule)| known.rule(key, index, rule, found)).collect()
     };
-    let (mut allow, deny) = (list("allow", &options.allow), list("deny", &options.deny));
+    let (mut allow, deny) = (rules("allow", &options.allow), rules("deny", &options.deny));
     if options.allow.is_empty() && tcp != ResolvedTcpSecurity::None {
-        // The transport has asked for proof.
-        let (name, rpc) = ("security.tcp".to_owned(), "*".to_owned());
-        allow.push(ResolvedRule { name, who: [Who::Anyone].into(), providers: None, rpc });
+        allow.push(those_let_in());
     }
-    let resolved = ResolvedSecurity { options: options.clone(), allow, deny, tcp };
+    let limits = few_enough("limits", &options.limits, found).iter().enumerate();
+    let limits = limits.filter_map(|(index, limit)| known.limit(index, limit, found)).collect();
+    if let Some(audit) = &options.audit {
+        check_audit(audit, found);
+    }
+    let resolved = ResolvedSecurity { options: options.clone(), allow, deny, limits, tcp };
     // One that was left out may be what is missing.
     if found.errors.is_empty() {
         holes(config, &resolved, found);
@@ -52,76 +51,32 @@ pub(super) fn resolve(
     Some(resolved)
 }
 
-/// Checks who may connect over `na+tcp`.
-fn tcp(config: &Config, found: &mut Findings) -> ResolvedTcpSecurity {
-    const TCP: &str = "margo.security.tcp";
-    let options = config.margo.security.as_ref().and_then(|security| security.tcp.as_ref());
-    let default = TcpSecurityOptions::default();
-    let given = options.unwrap_or(&default);
-    let TcpSecurityOptions { mode, secret, certificate, key, trust, revoked, names, .. } = given;
-    let (of_secret, of_tls) = (TcpSecurityMode::ClusterSecret, TcpSecurityMode::MutualTls);
-    for (name, is_given, of) in [
-        ("secret", secret.is_some(), of_secret),
-        ("certificate", certificate.is_some(), of_tls),
-        ("key", key.is_some(), of_tls),
-        ("trust", trust.is_some(), of_tls),
-        ("revoked", revoked.is_some(), of_tls),
-        ("names", !names.is_empty(), of_tls),
-        ("beyond_loopback", given.beyond_loopback, TcpSecurityMode::None),
-    ] {
-        if is_given && *mode != of {
-            found.error(format!("{TCP}.{name}"), format!("belongs to the mode {}", word(of)));
-        }
+/// A rule for all of whom a transport has asked for proof.
+fn those_let_in() -> ResolvedRule {
+    let who = [Who::OwnUser, Who::Member, Who::Name("*".into())].into();
+    ResolvedRule { name: "tcp".to_owned(), who, providers: None, rpc: "*".to_owned() }
+}
+
+/// Returns a list if it is short enough.
+fn few_enough<'a, T>(key: &str, list: &'a [T], found: &mut Findings) -> &'a [T] {
+    if list.len() <= RULES_MAX {
+        return list;
     }
-    let address = &*config.margo.address;
-    let mut file = |name: &str, path: &Option<String>| match path.as_deref() {
-        Some("") | None => {
-            let needs = word(*mode);
-            let message = format!("missing key `{name}`, the path of a file: {needs} needs it");
-            found.error(TCP, message);
-            PathBuf::new()
-        }
-        Some(path) => PathBuf::from(path),
+    let message = format!("{} rules are too many: at most {RULES_MAX}", list.len());
+    found.error(format!("{PATH}.{key}"), message);
+    &[]
+}
+
+fn check_audit(audit: &AuditOptions, found: &mut Findings) {
+    if audit.file.is_empty() || audit.file.contains('\0') || audit.file.ends_with('/') {
+        found.error(format!("{PATH}.audit.file"), "is no name of a file, such as \"audit.jsonl\"");
+    }
+    let mut check = |key, value, min, max| {
+        super::network::limit(&format!("{PATH}.audit.{key}"), value, min, max, found);
     };
-    match mode {
-        TcpSecurityMode::ClusterSecret => {
-            ResolvedTcpSecurity::ClusterSecret(file("secret", secret))
-        }
-        TcpSecurityMode::MutualTls => ResolvedTcpSecurity::MutualTls {
-            certificate: file("certificate", certificate),
-            key: file("key", key),
-            trust: file("trust", trust),
-            revoked: revoked.as_ref().map(PathBuf::from),
-            names: names.clone(),
-        },
-        TcpSecurityMode::None => {
-            let subnet = IpSubnet::parse(config.mercury.ip_subnet.as_deref().unwrap_or_default());
-            let is_wide = subnet.is_ok_and(|subnet| !subnet.ip.is_loopback());
-            let is_open = address.starts_with("na+tcp") && (is_wide || !is_near(address));
-            if is_open && config.margo.listen && !given.beyond_loopback {
-                found.error("margo.address", everybody(address));
-            }
-            ResolvedTcpSecurity::None
-        }
-    }
-}
-
-fn word(mode: TcpSecurityMode) -> &'static str {
-    match mode {
-        TcpSecurityMode::None => "\"none\"",
-        TcpSecurityMode::ClusterSecret => "\"cluster_secret\"",
-        TcpSecurityMode::MutualTls => "\"mutual_tls\"",
-    }
-}
-
-/// The refusal of an address where everybody could call, with what to write instead.
-fn everybody(address: &str) -> String {
-    format!(
-        "other hosts reach {address:?}, and nothing says who may connect: set `{PATH}.tcp`, such \
-         as {{ \"mode\": \"cluster_secret\", \"secret\": \"FILE\" }} (`margo security new-secret \
-         FILE` makes one), or, where everybody may, {{ \"mode\": \"none\", \"beyond_loopback\": \
-         true }}"
-    )
+    check("rotate_bytes", audit.rotate_bytes, 1 << 16, u64::MAX);
+    check("keep", audit.keep.into(), 0, 1000);
+    check("records_per_sec", audit.records_per_sec.into(), 1, 1_000_000);
 }
 
 /// The names that rules may refer to.
@@ -177,23 +132,65 @@ impl Referents<'_> {
     ) -> Option<ResolvedRule> {
         let path = format!("{PATH}.{list}[{index}]");
         let name = rule.name.clone().unwrap_or_else(|| format!("{list}[{index}]"));
-        let who = match self.who(&rule.who) {
-            _ if rule.who.is_empty() => {
-                found.error(&path, "missing key `who`, such as \"uid:self\"");
-                None
-            }
-            Ok(who) => Some(who),
-            Err(message) => {
-                found.error(format!("{path}.who"), message);
-                None
-            }
-        };
+        let who = self.callers(&path, &rule.who, found);
         let providers = self.ids(&path, rule.provider.as_deref().unwrap_or("*"), found);
         let rpc = rule.rpc.clone().unwrap_or_else(|| "*".to_owned());
         if rpc.is_empty() {
             found.error(format!("{path}.rpc"), "is empty; \"*\" stands for every RPC");
         }
         Some(ResolvedRule { name, who: who?, providers: providers?, rpc })
+    }
+
+    fn limit(
+        &self,
+        index: usize,
+        limit: &CallerLimit,
+        found: &mut Findings,
+    ) -> Option<ResolvedLimit> {
+        const CALLS_MAX: u64 = 1_000_000_000;
+        const BYTES_MAX: u64 = 1 << 40;
+        let path = format!("{PATH}.limits[{index}]");
+        let who = self.callers(&path, &limit.who, found);
+        let mut checked = |key: &str, value: Option<u64>, max| {
+            let value = value?;
+            super::network::limit(&format!("{path}.{key}"), value, 1, max, found);
+            Some(value)
+        };
+        let calls = checked("calls_per_sec", limit.calls_per_sec, CALLS_MAX);
+        let calls = (calls, checked("calls_burst", limit.calls_burst, CALLS_MAX));
+        let bytes = checked("bytes_per_sec", limit.bytes_per_sec, BYTES_MAX);
+        let bytes = (bytes, checked("bytes_burst", limit.bytes_burst, BYTES_MAX));
+        let handlers_max = checked("handlers_max", limit.handlers_max, u64::MAX);
+        let request_bytes_max = checked("request_bytes_max", limit.request_bytes_max, u64::MAX);
+        for (of, pair) in [("calls", calls), ("bytes", bytes)] {
+            if let (None, Some(_)) = pair {
+                let message = format!("goes with `{of}_per_sec`, which is not given");
+                found.error(format!("{path}.{of}_burst"), message);
+            }
+        }
+        let rate = |(per_sec, burst): (Option<u64>, Option<u64>)| {
+            per_sec.map(|per_sec| RateLimit { per_sec, burst: burst.unwrap_or(per_sec) })
+        };
+        Some(ResolvedLimit {
+            name: limit.name.clone().unwrap_or_else(|| format!("limits[{index}]")),
+            who: who?,
+            calls: rate(calls),
+            bytes: rate(bytes),
+            handlers_max,
+            request_bytes_max,
+        })
+    }
+
+    /// Returns the callers of a rule or limit, which has to name some.
+    fn callers(&self, path: &str, text: &str, found: &mut Findings) -> Option<Arc<[Who]>> {
+        let named = match text {
+            "" => {
+                found.error(path, "missing key `who`, such as \"uid:self\"");
+                return None;
+            }
+            text => self.who(text),
+        };
+        named.map_err(|message| found.error(format!("{path}.who"), message)).ok()
     }
 
     fn who(&self, text: &str) -> Result<Arc<[Who]>, String> {
@@ -279,7 +276,7 @@ fn host(subnet: IpSubnet) -> Result<Who, String> {
 
 /// Warns of rules that do nothing, and of those that do more than most want.
 fn holes(config: &Config, security: &ResolvedSecurity, found: &mut Findings) {
-    let ResolvedSecurity { options, allow, deny, tcp } = security;
+    let ResolvedSecurity { options, allow, deny, limits, tcp } = security;
     if allow.is_empty() {
         found.warn(PATH, "no rule allows anything: every call from outside is refused");
     }
@@ -315,55 +312,25 @@ fn holes(config: &Config, security: &ResolvedSecurity, found: &mut Findings) {
             found.warn(format!("{path}.who"), message);
         }
     }
+    for (index, limit) in limits.iter().enumerate() {
+        let path = format!("{PATH}.limits[{index}]");
+        let takes_all = |other: &&ResolvedLimit| other.who.contains(&Who::Anyone);
+        if !limit.who.is_empty() && limit.who.iter().all(unknown) {
+            let message = format!("never applies: over {address:?} nobody is known by that");
+            found.warn(format!("{path}.who"), message);
+        } else if let Some(other) = limits[..index].iter().find(takes_all) {
+            found.warn(path, format!("never applies: {:?} is before it, for anyone", other.name));
+        }
+    }
     warn_of_unused_roles(options, found);
 }
 
 fn warn_of_unused_roles(options: &SecurityOptions, found: &mut Findings) {
-    let all = || options.allow.iter().chain(&options.deny);
+    let rules = options.allow.iter().chain(&options.deny).map(|rule| &rule.who);
+    let all = rules.chain(options.limits.iter().map(|limit| &limit.who));
     let used: std::collections::BTreeSet<_> =
-        all().filter_map(|rule| rule.who.strip_prefix("role:")).collect();
+        all.filter_map(|who| who.strip_prefix("role:")).collect();
     for role in options.roles.keys().filter(|role| !used.contains(role.as_str())) {
         found.warn(format!("{PATH}.roles.{role}"), "no rule names this role");
-    }
-}
-
-/// Returns true if only processes of this host reach the address.
-fn is_near(address: &str) -> bool {
-    let (transport, rest) = address.split_once("://").unwrap_or((address, ""));
-    let host = match rest.strip_prefix('[') {
-        Some(rest) => rest.split(']').next(),
-        None => rest.split([':', '/']).next(),
-    };
-    let host = host.unwrap_or_default();
-    matches!(transport, "na+sm" | "na+sim" | "ucx+sm")
-        // Without a host, it listens on the loopback address.
-        || (host.is_empty() && transport == "na+tcp")
-        || host == "localhost"
-        || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_of_this_host_are_known() {
-        for (address, near) in [
-            ("na+sm://", true),
-            ("na+sm", true),
-            ("na+tcp://127.0.0.1:7000", true),
-            ("na+tcp://[::1]:7000", true),
-            ("na+tcp://localhost:0", true),
-            ("ucx+tcp://127.1.2.3", true),
-            ("na+tcp://", true),
-            ("na+tcp://:7000", true),
-            ("na+tcp", true),
-            ("na+tcp://eth0:7000", false),
-            ("na+tcp://0.0.0.0:7000", false),
-            ("na+tcp://[::]:7000", false),
-            ("ofi+verbs://ib0", false),
-        ] {
-            assert_eq!(is_near(address), near, "{address}");
-        }
     }
 }

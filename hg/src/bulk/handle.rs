@@ -357,7 +357,9 @@ struct Data<'a>(&'a Bulk);
 impl Serialize for Data<'_> {
     /// Called only when [`embeddable`](desc::embeddable) bytes have room in a message.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let data = self.0.memory().and_then(|memory| {
+        // Of memory with terms no copy is given away.
+        let memory = self.0.memory().filter(|memory| !memory.region().has_terms());
+        let data = memory.and_then(|memory| {
             let mut data = vec![0; usize::try_from(self.0.len()).ok()?];
             memory.read_at(0, &mut data).then_some(data)
         });

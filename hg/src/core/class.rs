@@ -11,6 +11,7 @@ use crate::core::builds::Builds;
 use crate::core::registry::Registry;
 use crate::memory::{HeldBytes, Kept, Slots};
 use crate::ops::SHARDS_MAX;
+use crate::wire::extension::OwnSecret;
 
 /// The state that all shards share.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(crate) struct Class<T> {
     /// Held while a shard is added.
     pub(crate) growing: Mutex<()>,
     pub(crate) clock: Clock,
+    /// The secret that requests to ourselves have which take the network, once one does.
+    own: OnceLock<Option<OwnSecret>>,
     pub(crate) builds: Builds,
     pub(crate) slots: Arc<Slots>,
     /// Results that are kept.
@@ -40,6 +43,7 @@ impl<T> Class<T> {
             shards: (0..SHARDS_MAX).map(|_| OnceLock::new()).collect(),
             growing: Mutex::new(()),
             clock: Clock::new(),
+            own: OnceLock::new(),
             builds: Builds::default(),
             slots: Slots::new(endpoint),
             kept: Kept::default(),
@@ -47,6 +51,17 @@ impl<T> Class<T> {
             kept_arguments: Kept::default(),
             held: HeldBytes::default(),
         }
+    }
+
+    /// Returns the secret by which we know our own requests; `None`: there is none, and they stay
+    /// unknown.
+    pub(crate) fn own_secret(&self) -> Option<OwnSecret> {
+        *self.own.get_or_init(OwnSecret::draw)
+    }
+
+    /// Returns whether a request has that secret. One that was never drawn nobody has.
+    pub(crate) fn is_own(&self, said: &OwnSecret) -> bool {
+        matches!(self.own.get(), Some(Some(own)) if own.is(said))
     }
 
     /// Makes a shard known to the others, under its number.

@@ -40,8 +40,19 @@ pub(crate) struct RequestExtension {
     /// When the origin gives up.
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: Option<TraceParent>,
+    /// It took the network, and has the secret that only we have.
+    pub(crate) is_own: bool,
     /// See [`RawRequest::set_place`](crate::RawRequest::set_place).
     pub(crate) place: Option<Box<dyn Any + Send + Sync>>,
+    /// See [`RawRequest::set_charge`](crate::RawRequest::set_charge).
+    pub(crate) charge: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl RequestExtension {
+    /// One with what the origin has said.
+    pub(crate) fn new(deadline: Option<Instant>, trace: Option<TraceParent>) -> Box<Self> {
+        Box::new(Self { deadline, trace, is_own: false, place: None, charge: None })
+    }
 }
 
 impl IncomingRequest {

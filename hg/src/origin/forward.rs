@@ -120,7 +120,8 @@ impl<T> Core<T> {
             max = if known.is_none() { room } else { max };
         }
         let buf = self.buffers.take();
-        let says_more = options.deadline.is_some() || options.trace.is_some();
+        let is_own = !self.options.loopback && *to == self.self_addr;
+        let says_more = options.deadline.is_some() || options.trace.is_some() || is_own;
         // Apart, and neither put together nor moved: what was just written in parts has to be
         // waited for when it is read as a whole.
         let mut extension_bytes = 0;
@@ -145,8 +146,7 @@ impl<T> Core<T> {
         };
         if local {
             let ForwardOptions { deadline, trace, target_context, .. } = options;
-            let beside =
-                says_more.then(|| Box::new(RequestExtension { deadline, trace, place: None }));
+            let beside = says_more.then(|| RequestExtension::new(deadline, trace));
             return Ok(self.hand_to_ourselves(op, header, target_context, written, beside));
         }
         let Written::Overflow(buf, bytes) = written else { unreachable!("was launched") };
@@ -184,7 +184,9 @@ impl<T> Core<T> {
             let said =
                 |at: Instant| (at.saturating_duration_since(now), self.class.clock.stamp(now));
             let (remaining, sent) = deadline.map(said).unzip();
-            Extension { remaining, sent, trace, ..Extension::default() }
+            let is_own = !self.options.loopback && *to == self.self_addr;
+            let own = if is_own { self.class.own_secret() } else { None };
+            Extension { remaining, sent, trace, own, ..Extension::default() }
         } else {
             Extension::default()
         };

@@ -98,11 +98,15 @@ impl RawRequest {
     }
 
     /// Returns whether this core, or another one of its group, called itself, which no peer can
-    /// pretend. `false` also where calls to ourselves take the network
-    /// ([`HgOptions::loopback`](crate::HgOptions::loopback)).
+    /// pretend. Where such calls take the network ([`HgOptions::loopback`]) a secret tells, but not
+    /// over a transport that [carries no extensions](na::Endpoint::carries_extensions): there this
+    /// is `false`.
+    ///
+    /// [`HgOptions::loopback`]: crate::HgOptions::loopback
     #[inline]
     pub fn is_from_ourselves(&self) -> bool {
         !matches!(self.path, ResponsePath::Network(_))
+            || self.beside.as_ref().is_some_and(|beside| beside.is_own)
     }
 
     /// Returns whether so many requests were held when it came, of those that may be
@@ -115,8 +119,21 @@ impl RawRequest {
 
     /// Keeps something until the request is held no longer, and then drops it.
     pub fn set_place(&mut self, place: Box<dyn Any + Send + Sync>) {
-        let new = || Box::new(RequestExtension { deadline: None, trace: None, place: None });
+        let new = || RequestExtension::new(None, None);
         self.beside.get_or_insert_with(new).place = Some(place);
+    }
+
+    /// Keeps something until the request is answered or [taken](Self::take_charge), and then drops
+    /// it.
+    pub fn set_charge(&mut self, charge: Box<dyn Any + Send + Sync>) {
+        let new = || RequestExtension::new(None, None);
+        self.beside.get_or_insert_with(new).charge = Some(charge);
+    }
+
+    /// Takes what [`set_charge`](Self::set_charge) keeps.
+    #[inline]
+    pub fn take_charge(&mut self) -> Option<Box<dyn Any + Send + Sync>> {
+        self.beside.as_mut()?.charge.take()
     }
 
     /// Returns whether its arguments did not fit into its message.

@@ -657,7 +657,7 @@ impl<T> Core<T> {
 
     /// Returns what `origin` has said beside the header of a message that has just come.
     fn beside(&self, origin: &Addr, extension: &Extension) -> Option<Box<RequestExtension>> {
-        let Extension { remaining, sent, trace, .. } = *extension;
+        let Extension { remaining, sent, trace, own, .. } = *extension;
         let deadline = remaining.and_then(|left| {
             let now = Instant::now();
             let waited = sent.map_or(Duration::ZERO, |sent| {
@@ -667,8 +667,13 @@ impl<T> Core<T> {
             // A time beyond what the clock can count is none.
             now.checked_add(left.saturating_sub(waited))
         });
-        let says_any = deadline.is_some() || trace.is_some();
-        says_any.then(|| Box::new(RequestExtension { deadline, trace, place: None }))
+        let is_own = own.is_some_and(|own| self.class.is_own(&own));
+        let says_any = deadline.is_some() || trace.is_some() || is_own;
+        says_any.then(|| {
+            let mut beside = RequestExtension::new(deadline, trace);
+            beside.is_own = is_own;
+            beside
+        })
     }
 
     #[cold]

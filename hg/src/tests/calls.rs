@@ -195,6 +195,7 @@ fn a_call_to_oneself_may_use_the_network() {
     while own.notes.requests.is_empty() {
         assert!(own.step() > 0, "stuck");
     }
+    assert!(own.notes.requests[0].is_from_ourselves());
     answer(own.notes.requests.remove(0), b"result", 2);
     while own.step() > 0 {}
     assert_eq!(ended(&mut own, 1).unwrap(), b"result");

@@ -21,8 +21,12 @@
 //! | 4 | 8 | id of the call within that trace, W3C's `parent-id` |
 //! | 3 | 0 | this is no request: the call of this tag was canceled |
 //! | 5 | 0 | this is no request: the response to the call of this tag could not be read |
+//! | 7 | 16 | a secret of the sender, by which it knows its own requests; only to its own address |
 
+use std::fmt;
 use std::time::Duration;
+
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::base::clock::Stamp;
 use crate::base::error::WireError;
@@ -35,9 +39,12 @@ const CANCEL: u8 = 3;
 const SPAN: u8 = 4;
 const UNREAD: u8 = 5;
 const SENT: u8 = 6;
+const OWN: u8 = 7;
+
+const OWN_BYTES: usize = 16;
 
 /// Longest block that is written: every field, and the CRC16.
-pub(crate) const BYTES_MAX: usize = 1 + 10 + 14 + 18 + 10 + 2 + 2 + 2;
+pub(crate) const BYTES_MAX: usize = 1 + 10 + 14 + 18 + 10 + 2 + 2 + 18 + 2;
 
 /// Why a block cannot be read.
 const MALFORMED: &str = "a field does not have the length of its kind, or ends behind the block";
@@ -62,6 +69,43 @@ pub struct TraceParent {
     pub trace_id: [u8; 16],
     /// The id of this call. Zero: not known.
     pub span_id: [u8; 8],
+}
+
+/// A secret by which a process knows its own requests where these take the network. Never printed.
+///
+/// ```
+/// use hg::{Extension, Format, OwnSecret};
+///
+/// let extension = Extension { own: Some(OwnSecret([7; 16])), ..Extension::default() };
+/// let mut block = vec![0; extension.bytes(Format::default())];
+/// extension.write(Format::default(), &mut block);
+/// assert_eq!(Extension::read(Format::default(), &block)?, extension);
+/// assert_eq!(format!("{:?}", OwnSecret([7; 16])), "OwnSecret(…)");
+/// # Ok::<(), hg::WireError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct OwnSecret(pub [u8; OWN_BYTES]);
+
+impl OwnSecret {
+    /// Draws one; `None`: the system has no random numbers.
+    pub(crate) fn draw() -> Option<Self> {
+        let mut bytes = [0; OWN_BYTES];
+        // As few bytes come at once, or not at all.
+        getrandom(&mut bytes, GetRandomFlags::empty()).ok().map(|_| Self(bytes))
+    }
+
+    /// Compares in a time that does not tell how much is right.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        let pairs = self.0.iter().zip(&other.0);
+        let differs = pairs.fold(0, |differs, (one, other)| differs | (one ^ other));
+        std::hint::black_box(differs) == 0
+    }
+}
+
+impl fmt::Debug for OwnSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OwnSecret(…)")
+    }
 }
 
 /// The fields that a request carries beside its header.
@@ -90,6 +134,9 @@ pub struct Extension {
     /// The response to the call of this tag, made before, could not be read: it was damaged on the
     /// way. There is nothing to answer.
     pub unread: bool,
+    /// A secret of the sender that only it knows, in requests to its own address. Others never get
+    /// it.
+    pub own: Option<OwnSecret>,
 }
 
 impl Extension {
@@ -113,7 +160,8 @@ impl Extension {
             Some(_) => 18,
             None => 0,
         };
-        remaining + sent + trace + 2 * (usize::from(self.cancel) + usize::from(self.unread))
+        let own = if self.own.is_some() { 2 + OWN_BYTES } else { 0 };
+        remaining + sent + trace + own + 2 * (usize::from(self.cancel) + usize::from(self.unread))
     }
 
     /// Writes the block to the front of `out`.
@@ -147,6 +195,10 @@ impl Extension {
         }
         if self.unread {
             block.extend([UNREAD, 0]);
+        }
+        if let Some(own) = self.own {
+            block.extend([OWN, OWN_BYTES as u8]);
+            block.extend(own.0);
         }
         if sum_bytes(format) > 0 {
             block.extend(crc16_of(&block).to_be_bytes());
@@ -222,6 +274,7 @@ impl Extension {
                 let is_one = trace_id != [0; 16];
                 self.trace = is_one.then_some(TraceParent { trace_id, span_id: [0; 8] });
             }
+            OWN => self.own = Some(OwnSecret(field.try_into().map_err(|_| malformed())?)),
             CANCEL if field.is_empty() => self.cancel = true,
             UNREAD if field.is_empty() => self.unread = true,
             CANCEL | UNREAD => return Err(malformed()),
@@ -258,10 +311,11 @@ mod tests {
         let remaining = Some(Duration::from_nanos(0x0102));
         let sent = Some(Stamp { clock: 0x0304, nanos: 0x0506 });
         let trace = Some(mark([7; 16], [8; 8]));
+        let own = Some(OwnSecret([9; 16]));
         for extension in [
             Extension { remaining, ..Extension::default() },
             Extension { remaining, sent, ..Extension::default() },
-            Extension { remaining, sent, trace, cancel: true, unread: true },
+            Extension { remaining, sent, trace, cancel: true, unread: true, own },
             Extension { trace: Some(mark([7; 16], [0; 8])), ..Extension::default() },
             Extension { cancel: true, ..Extension::default() },
             Extension { unread: true, ..Extension::default() },

@@ -68,6 +68,7 @@ pub use self::{
         helper::CopyHelper,
         region::RegionTable,
         segment::{Access, RawSegment},
+        terms::Terms,
     },
     message::{LargeBuffers, MsgBuf},
     options::{

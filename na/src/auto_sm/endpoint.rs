@@ -312,6 +312,10 @@ impl Endpoint for AutoSm {
         self.near.endpoint.asks_owners() && self.far.endpoint.asks_owners()
     }
 
+    fn knows_who_transfers(&self) -> bool {
+        self.near.endpoint.knows_who_transfers() && self.far.endpoint.knows_who_transfers()
+    }
+
     fn carries_extensions(&self, to: &Addr) -> bool {
         self.route(to).is_ok_and(|(_, part, to)| part.endpoint.carries_extensions(to))
     }

@@ -11,7 +11,11 @@ fn peers(count: u16) -> Vec<Addr> {
 }
 
 fn turns(gate: &Gate<usize>) -> Vec<Addr> {
-    gate.careful.as_ref().unwrap().lock().turns.iter().cloned().collect()
+    let peer_of = |turn: &Turn| match turn {
+        Turn::OfPeer(peer) => peer.clone(),
+        Turn::OfHost(host) => panic!("{host} has a turn"),
+    };
+    gate.careful.as_ref().unwrap().lock().turns.iter().map(peer_of).collect()
 }
 
 /// `true`: it is inside; `false`: it waits.
@@ -115,7 +119,39 @@ fn connections_of_one_host_have_one_share_and_wait_behind_it() {
     }
     assert_eq!((gate.load().in_hand, gate.load().waiting), (0, 0));
     let careful = gate.careful.as_ref().unwrap().lock();
-    assert!(careful.behind.is_empty() && careful.counts.of_hosts.is_empty());
+    assert!(careful.lines.is_empty() && careful.counts.of_hosts.is_empty());
+}
+
+#[test]
+fn hosts_take_turns_with_however_many_connections() {
+    let [one, two, three, other, unknown] = &peers(5)[..] else { unreachable!() };
+    // Two bounds under which nobody has a share of its own, and one of peers.
+    let alone = Admission::new(1).overload(Overload::Wait);
+    for bounds in [alone, alone.per_peer(1)] {
+        let gate = Gate::of_rpc(bounds);
+        assert!(enter_from(&gate, (one, host(1)), 0));
+        for (n, peer) in [one, two, three].into_iter().enumerate() {
+            assert!(!enter_from(&gate, (peer, host(1)), 10 + n));
+            assert!(!enter_from(&gate, (peer, host(1)), 20 + n));
+        }
+        for who in [30, 31] {
+            assert!(!enter_from(&gate, (other, host(2)), who));
+        }
+        assert!(!enter_from(&gate, (unknown, None), 40));
+        let place = |who: usize| match who {
+            30.. => [other, unknown][who / 10 - 3],
+            who => [one, two, three][who % 10],
+        };
+        let mut came = vec![0];
+        while let Some(next) = gate.leave(place(came[came.len() - 1])) {
+            came.push(next);
+        }
+        let hosts: Vec<_> = came[1..6].iter().map(|who| who.max(&29) / 10).collect();
+        assert_eq!(hosts[..3].iter().collect::<std::collections::BTreeSet<_>>().len(), 3);
+        assert_eq!((came.len(), hosts.iter().filter(|from| **from == 3).count()), (10, 2));
+        assert_eq!((gate.load().in_hand, gate.load().waiting), (0, 0));
+        assert!(gate.careful.as_ref().unwrap().lock().lines.is_empty());
+    }
 }
 
 /// As many of each peer as come in, until it is refused.

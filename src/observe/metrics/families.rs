@@ -99,6 +99,7 @@ impl Metrics {
             ("no_ult", stats.requests_no_ult),
             ("not_allowed", stats.requests_not_allowed),
             ("not_registered", network.not_registered),
+            ("over_limit", stats.requests_over_limit),
             ("undecodable", stats.arguments_undecodable),
         ];
         let labels = reasons.map(|(reason, value)| ([("reason", reason)], value));

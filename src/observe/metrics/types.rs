@@ -49,6 +49,8 @@ pub struct Stats {
     pub requests_busy: u64,
     /// Requests refused because no rule of `margo.security` allows them, or one denies them.
     pub requests_not_allowed: u64,
+    /// Requests refused because their caller was over its limit (`margo.security.limits`).
+    pub requests_over_limit: u64,
     /// Requests whose handler was not run because their origin waited no more: the deadline had
     /// passed, the origin had canceled the call, or was gone. (Requests without a response are
     /// handled for an origin that is gone, too.)

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | ids; how they go from unit to unit | `context.rs` |
 //! | who is sampled; from spans to records | `tracer.rs` |
-//! | the queue, and the thread behind it; who wakes it | `queue.rs`, `record.rs`, `wake.rs` |
+//! | records, and the thread that writes them | `record.rs`, `observe/queue.rs` |
 //! | the file: events, on which track, at what time | `file.rs`, `lanes.rs`, `clock.rs` |
 //!
 //! A call that is not traced pays for one look: whether the caller has inherited something, or its
@@ -23,10 +23,8 @@ mod clock;
 mod context;
 mod file;
 mod lanes;
-mod queue;
 mod record;
 mod tracer;
-mod wake;
 
 pub use self::call_span::SpanOfTrace;
 pub(crate) use self::call_span::{Recorded, SliceStart, Within};

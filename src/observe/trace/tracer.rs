@@ -13,9 +13,9 @@ use super::call_span::{Recorded, SpanOfTrace};
 use super::clock::{Anchor, Mapping};
 use super::context::{Rate, TraceContext};
 use super::file::{Author, Lines};
-use super::queue::{Sender, Writer};
 use super::record::{Record, What};
 use crate::observe::clock::Moment;
+use crate::observe::queue::{Sender, Writer};
 use crate::observe::span::{BulkDirection, BulkSpan, OriginSpan, TargetSpan};
 use crate::support::files;
 use crate::support::log::{Log, log};
@@ -27,7 +27,7 @@ const NUMBERS_TRIED: u32 = 10_000;
 pub(crate) struct Tracer {
     calls: Rate,
     requests: Rate,
-    sender: Sender,
+    sender: Sender<Record>,
     path: PathBuf,
 }
 
@@ -48,7 +48,7 @@ impl Tracer {
             let lines = Lines::new(out, author, anchor, options.file_bytes_max);
             let (mapping, path) = (Mapping::new(), path.clone());
             let writer = FileWriter { lines, mapping, path, instance, log };
-            Sender::start(options.queue_max, writer)
+            Sender::start("margo-trace", options.queue_max, writer)
         });
         let sender = match started {
             Ok(sender) => sender,
@@ -175,6 +175,8 @@ struct FileWriter {
 }
 
 impl Writer for FileWriter {
+    type Record = Record;
+
     fn begin(&mut self) {
         self.mapping.renew();
     }

@@ -2,6 +2,7 @@
 //! they run, and requests whose origin has ended meanwhile.
 
 mod bounds;
+mod limits;
 mod moved_requests;
 mod origin_gone;
 mod priorities;

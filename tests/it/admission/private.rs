@@ -17,7 +17,7 @@ fn secret() -> tempfile::NamedTempFile {
     file
 }
 
-fn start(secret: &std::path::Path, listen: bool, shards: usize, more: &str) -> Instance {
+fn start(secret: &std::path::Path, listen: bool, shards: u32, more: &str) -> Instance {
     let secret = secret.display();
     let document = format!(
         r#"{{ "margo": {{ "address": "na+tcp://127.0.0.1:0", "listen": {listen}, "security": {{

@@ -7,21 +7,21 @@ use margo::{ForwardError, Instance, InstanceBuilder, OneWay, Principal, Provider
 use margo::{ProviderId, Rpc};
 use ult::Semaphore;
 
-const GET: Rpc<u64, u64> = Rpc::new("get");
-const PUT: Rpc<u64, u64> = Rpc::new("put");
+pub(super) const GET: Rpc<u64, u64> = Rpc::new("get");
+pub(super) const PUT: Rpc<u64, u64> = Rpc::new("put");
 const WHO: Rpc<u64, u64> = Rpc::new("who");
 const TELL: OneWay<()> = OneWay::new("tell");
-const KV: ProviderId = ProviderId::new(3);
+pub(super) const KV: ProviderId = ProviderId::new(3);
 
 /// A service with rules, with a client in the same process, which is a caller as any other.
-struct Ruled {
-    service: Instance,
-    client: Instance,
+pub(super) struct Ruled {
+    pub(super) service: Instance,
+    pub(super) client: Instance,
     kv: Option<margo::Provider>,
 }
 
 impl Ruled {
-    fn new(transport: &str, security: &str) -> Self {
+    pub(super) fn new(transport: &str, security: &str) -> Self {
         let document = format!(
             r#"{{ "margo": {{
                 "address": "{transport}", "remote_shutdown": true, "metrics": {{ "remote": true }},
@@ -48,11 +48,11 @@ impl Ruled {
         self.kv = Some(kv);
     }
 
-    fn target(&self, id: ProviderId) -> ProviderHandle {
+    pub(super) fn target(&self, id: ProviderId) -> ProviderHandle {
         ProviderHandle::new(self.client.lookup(self.service.self_addr().uri()).unwrap(), id)
     }
 
-    fn call(&self, rpc: Rpc<u64, u64>) -> Result<u64, ForwardError> {
+    pub(super) fn call(&self, rpc: Rpc<u64, u64>) -> Result<u64, ForwardError> {
         self.client.forward_timed(rpc, &self.target(KV), &1, PATIENCE)
     }
 
@@ -74,7 +74,7 @@ impl Ruled {
         self.service.monitoring().stats().requests_not_allowed
     }
 
-    fn end(self) {
+    pub(super) fn end(self) {
         drop(self.kv);
         self.client.finalize_and_wait().unwrap();
         self.service.finalize_and_wait().unwrap();
@@ -154,6 +154,35 @@ fn an_instance_may_call_itself() {
         let own = ProviderHandle::new(ruled.service.self_addr(), KV);
         assert_eq!(ruled.service.forward(GET, &own, &1).unwrap(), 2);
         ruled.end();
+    }
+}
+
+#[test]
+fn an_instance_may_call_itself_over_the_network() {
+    const LONG: Rpc<Vec<u8>, u64> = Rpc::new("long");
+    for transport in TRANSPORTS {
+        let document = format!(
+            r#"{{ "mercury": {{ "no_loopback": true }},
+                "margo": {{ "address": "{transport}", "security": {{ "allow": [] }} }} }}"#
+        );
+        let mut config = Config::from_json(&document).unwrap();
+        if shards() > 1 {
+            config.margo.shards = Some(Shards::Count(shards()));
+        }
+        let service = InstanceBuilder::from_config(config).start().unwrap();
+        service.serve(LONG).function(|bytes| bytes.len() as u64).unwrap();
+        let own = ProviderHandle::from(service.self_addr());
+        for bytes in [1, 1_000_000] {
+            let answer = service.forward_timed(LONG, &own, &vec![7; bytes], PATIENCE);
+            assert_eq!(answer.unwrap(), bytes as u64, "over {transport}");
+        }
+        let scheme = transport.split("://").next().unwrap();
+        let client = Instance::builder(format!("{scheme}://")).listen(false).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        let refused = client.forward_timed(LONG, &target, &vec![7], PATIENCE).unwrap_err();
+        assert!(matches!(refused, ForwardError::Permission { .. }), "{refused}");
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
     }
 }
 

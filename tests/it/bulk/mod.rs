@@ -1,6 +1,6 @@
 //! Bulk memory and transfers: through the public API (`transfers`, `requests`, `segments`), the
 //! cases of Mercury's own tests (`cases`, `processes`), peers that die (`kill`), buffers and their
-//! pools.
+//! pools, memory on terms (`terms`).
 
 mod alloc;
 mod cancel;
@@ -12,4 +12,5 @@ mod pool;
 mod processes;
 mod requests;
 mod segments;
+mod terms;
 mod transfers;

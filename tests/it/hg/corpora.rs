@@ -1,5 +1,5 @@
-//! The fuzzers' entry points of the RPC layer over their seed corpora (`fuzz/corpus`) and over
-//! mutations of them: what a fuzzer finds stays found without a fuzzer.
+//! The fuzzers' entry points of the RPC layer, and of tokens, over their seed corpora
+//! (`fuzz/corpus`) and over mutations of them: what a fuzzer finds stays found without a fuzzer.
 
 #![allow(clippy::unwrap_used, reason = "an unwrap is an assertion here")]
 
@@ -102,4 +102,9 @@ fn descriptors_do_no_harm() {
 #[test]
 fn values_do_no_harm() {
     replay("hg_values", fuzzing::values);
+}
+
+#[test]
+fn tokens_of_strangers_do_no_harm() {
+    replay("capability", margo::capability::fuzzing::capabilities);
 }

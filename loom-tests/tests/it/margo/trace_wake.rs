@@ -1,11 +1,11 @@
-//! Can the thread that writes a trace sleep on a record, or end before it has taken all of them?
+//! Can the thread that writes records sleep on a record, or end before it has taken all of them?
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use margo_loom_tests::check;
 
-#[path = "../../../../src/observe/trace/wake.rs"]
+#[path = "../../../../src/observe/wake.rs"]
 mod wake;
 
 use wake::Wake;

@@ -78,6 +78,10 @@ impl Endpoint for GroupMember {
         self.own.asks_owners()
     }
 
+    fn knows_who_transfers(&self) -> bool {
+        self.own.knows_who_transfers()
+    }
+
     fn self_addr(&self) -> Addr {
         self.own.self_addr()
     }

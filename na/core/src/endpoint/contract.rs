@@ -132,6 +132,12 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         true
     }
 
+    /// Returns whether the owner of memory knows whose transfer it is asked for, so that
+    /// [`Terms`](crate::Terms) may name a peer. Default: no.
+    fn knows_who_transfers(&self) -> bool {
+        false
+    }
+
     /// Our own address. A peer can look it up if this endpoint listens.
     fn self_addr(&self) -> Addr;
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::memory::alloc::Block;
 use crate::memory::region::Region;
-use crate::{Access, AllocOptions, Error, RawSegment, SharedBuffer};
+use crate::{Access, AllocOptions, Error, RawSegment, SharedBuffer, Terms};
 
 /// Memory with its owner, as it goes into and comes out of registration.
 ///
@@ -258,6 +258,14 @@ impl LocalMem {
     #[inline]
     pub fn downgrade(&self) -> WeakMem {
         WeakMem(Arc::downgrade(&self.0))
+    }
+
+    /// Lets peers use the memory only on these terms, in place of those before. To be done before
+    /// its key is told to anybody: a peer that was let copy without asking still may.
+    ///
+    /// Transports that do not [ask owners](crate::Endpoint::asks_owners) keep no terms.
+    pub fn impose(&self, terms: Terms) {
+        self.0.impose(terms);
     }
 
     /// Takes the key back: from now on peers are refused. `released` gets the memory when the last

@@ -2,8 +2,9 @@
 //!
 //! - Imports: `base`, `limits`.
 //! - Reading order: `segment.rs` · `handles.rs` (what users hold) · `region.rs`, `keys.rs` (what is
-//!   registered, and the numbers by which peers name it) · `alloc.rs` (memory that processes of one
-//!   host can map) · `copy_bytes.rs`, `copy.rs`, `helper.rs` (copies in user space).
+//!   registered, and the numbers by which peers name it), `terms.rs` (who may use it, until when) ·
+//!   `alloc.rs` (memory that processes of one host can map) · `copy_bytes.rs`, `copy.rs`,
+//!   `helper.rs` (copies in user space).
 
 pub mod alloc;
 pub mod copy;
@@ -14,3 +15,4 @@ pub mod helper;
 pub mod keys;
 pub mod region;
 pub mod segment;
+pub mod terms;

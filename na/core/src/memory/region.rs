@@ -11,19 +11,27 @@
 //! that others held. So in a child a region is given back at once, and nothing else is touched:
 //! neither the key, nor offers, nor the registration with a library.
 
+mod entry;
+mod registration;
+
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{PoisonError, Weak};
+use std::sync::PoisonError;
 
+use self::entry::RegionEntry;
+pub use self::registration::EndRegistration;
+use self::registration::Registration;
 use crate::base::cheap::IntBuildHasher;
 use crate::memory::alloc::Block;
 use crate::memory::copy_bytes;
 use crate::memory::keys::Keys;
-use crate::{Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem};
+use crate::{
+    Access, DeniedReason, Error, LocalMem, Memory, Principal, RawSegment, RemoteMem, Terms,
+};
 use prim::fork::Process;
 use prim::lock::BiasedLock;
 use prim::prefetch;
-use prim::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use prim::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use prim::sync::{Arc, Mutex, lock};
 
 type Released = Box<dyn FnOnce(Memory) + Send>;
@@ -173,55 +181,6 @@ struct RegionOffers {
     list: Vec<Arc<dyn Offer>>,
 }
 
-/// A registration of a region with a library or device below the transport. For transports.
-///
-/// ```
-/// # use na_core::{Access, Memory, RegionTable, memory::region::EndRegistration};
-/// struct WithDevice;
-/// impl EndRegistration for WithDevice {
-///     fn end(self: Box<Self>) -> bool { true }
-/// }
-/// let memory = RegionTable::new().register(Memory::zeroed(8)?, Access::ReadOnly)?;
-/// memory.region().hold_registration(Box::new(WithDevice));
-/// assert!(memory.reclaim().is_ok(), "after its end");
-/// # Ok::<(), na_core::Error>(())
-/// ```
-pub trait EndRegistration: Send {
-    /// Ends it. `false`: it does not end, so that the memory may be accessed for as long as the
-    /// process lives.
-    fn end(self: Box<Self>) -> bool;
-}
-
-/// The registration of a region.
-#[derive(Default)]
-struct Registration {
-    revoked: bool,
-    held: Option<Box<dyn EndRegistration>>,
-}
-
-/// A region under its key. The access that peers have stands beside it. So a thread that denies a
-/// transfer holds no region, which it might otherwise have to drop, under whatever locks, if the
-/// owner let go meanwhile.
-#[derive(Debug)]
-struct RegionEntry {
-    region: Weak<Region>,
-    access: Access,
-    len: u64,
-}
-
-impl RegionEntry {
-    /// Why a peer must not, if so; whether the region still exists is not asked.
-    fn denies(&self, offset: u64, len: u64, write: bool) -> Option<DeniedReason> {
-        let allowed = if write { self.access.writable() } else { self.access.readable() };
-        let within = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        match (allowed, within) {
-            (false, _) => Some(DeniedReason::Access),
-            (true, false) => Some(DeniedReason::OutOfRange),
-            (true, true) => None,
-        }
-    }
-}
-
 /// Keys are random, so that a cheap hash spreads them; a peer can only look them up.
 type Regions = HashMap<u64, RegionEntry, IntBuildHasher>;
 
@@ -282,8 +241,7 @@ impl RegionTable {
             }
             region.key = key;
             let region = Arc::new(region);
-            let (access, len) = (region.access, region.len);
-            table.regions.insert(key, RegionEntry { region: Arc::downgrade(&region), access, len });
+            table.regions.insert(key, RegionEntry::of(&region));
             return Ok(LocalMem::new(region));
         }
     }
@@ -327,6 +285,7 @@ impl RegionTable {
             offers: Mutex::default(),
             registration: Mutex::default(),
             late: AtomicUsize::new(0),
+            has_terms: AtomicBool::new(false),
             table: self.table.clone(),
             process: self.process,
         })
@@ -346,22 +305,37 @@ impl RegionTable {
         len: u64,
         write: bool,
     ) -> Result<LocalMem, DeniedReason> {
-        let table = self.table.lock();
-        let entry = table.regions.get(&key).ok_or(DeniedReason::NoSuchKey)?;
-        if let Some(reason) = entry.denies(offset, len, write) {
-            let exists = entry.region.strong_count() > 0;
-            return Err(if exists { reason } else { DeniedReason::NoSuchKey });
-        }
-        let region = entry.region.upgrade().ok_or(DeniedReason::NoSuchKey)?;
+        self.lease_by(key, offset, len, write, || Principal::Unknown)
+    }
+
+    /// As [`lease`](Self::lease), of a transport that knows whose transfer it is; asked if the
+    /// memory has [`Terms`] that name a peer, under a lock. `lease` leases none such.
+    ///
+    /// # Errors
+    ///
+    /// Which check failed.
+    #[inline]
+    pub fn lease_by(
+        &self,
+        key: u64,
+        offset: u64,
+        len: u64,
+        write: bool,
+        peer: impl FnOnce() -> Principal,
+    ) -> Result<LocalMem, DeniedReason> {
+        let mut table = self.table.lock();
+        let entry = table.regions.get_mut(&key).ok_or(DeniedReason::NoSuchKey)?;
+        let region = entry.lease(offset, len, write, peer)?;
         drop(table);
         self.has_served();
         Ok(LocalMem::new(region))
     }
 
-    /// The memory under `key`, if there is some: whether a peer may use it is not asked.
+    /// The memory under `key`, if there is some, and it has no terms: whether a peer may use it is
+    /// not asked.
     #[doc(hidden)]
     pub fn find(&self, key: u64) -> Option<LocalMem> {
-        let region = self.table.lock().regions.get(&key)?.region.upgrade()?;
+        let region = self.table.lock().regions.get(&key)?.lend()?;
         Some(LocalMem::new(region))
     }
 
@@ -427,6 +401,8 @@ pub struct Region {
     registration: Mutex<Registration>,
     /// Gets that have ended although a peer may still write here for them.
     late: AtomicUsize,
+    /// Relaxed: set before its key is told to anybody.
+    has_terms: AtomicBool,
     table: Arc<BiasedLock<Table>>,
     /// The process that registered it.
     process: Process,
@@ -494,6 +470,21 @@ impl Region {
         offset.checked_add(len).is_some_and(|end| end <= self.len)
     }
 
+    /// See [`LocalMem::impose`].
+    pub(crate) fn impose(&self, terms: Terms) {
+        self.has_terms.store(true, Ordering::Relaxed);
+        if let Some(entry) = self.table.lock().regions.get_mut(&self.key) {
+            entry.impose(terms);
+        }
+    }
+
+    /// Returns whether there are terms on which peers may use it, so that they have to ask each
+    /// time.
+    #[inline]
+    pub fn has_terms(&self) -> bool {
+        self.has_terms.load(Ordering::Relaxed)
+    }
+
     /// No peer finds it any more.
     fn forget_key(&self) {
         if self.key != NO_KEY {
@@ -542,10 +533,10 @@ impl Region {
         region.memory.get_mut().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Notes an offer, to withdraw it in time. `false`: the region was revoked.
+    /// Notes an offer, to withdraw it in time. `false`: the region was revoked, or has terms.
     pub fn offer(&self, offer: Arc<dyn Offer>) -> bool {
         let mut offers = lock(&self.offers);
-        if offers.revoked {
+        if offers.revoked || self.has_terms() {
             return false;
         }
         // Whoever still copies under one that was withdrawn is waited for.

@@ -349,6 +349,10 @@ impl Endpoint for SmEndpoint {
         "sm"
     }
 
+    fn knows_who_transfers(&self) -> bool {
+        true
+    }
+
     fn carries_extensions(&self, _to: &Addr) -> bool {
         true
     }

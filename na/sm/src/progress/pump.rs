@@ -192,7 +192,7 @@ impl SmEndpoint {
             link.hear();
         }
         let RxLink { services, blocks, conn, peer, .. } = link;
-        let place = Place { regions: &self.regions, blocks, conn };
+        let place = Place { regions: &self.regions, blocks, conn, who: peer.principal() };
         let announce = |memory: &LocalMem, write| {
             let mut links = peer.links.lock();
             let tx = links.iter_mut().find(|tx| tx.conn.token == conn.token)?;

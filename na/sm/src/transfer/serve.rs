@@ -34,7 +34,7 @@ use crate::link::record::{PARTS_MAX, Piece, Request, Status};
 use crate::link::{Conn, Control};
 use na_core::loopback::Outcome;
 use na_core::memory::copy::{SPLIT_FROM, copy_between, skip_bytes};
-use na_core::{CopyHelper, DeniedReason, LocalMem, RegionTable};
+use na_core::{CopyHelper, DeniedReason, LocalMem, Principal, RegionTable};
 
 /// Bytes that one service moves before the next one has its turn.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -156,6 +156,8 @@ pub(crate) struct Place<'a> {
     pub(crate) regions: &'a RegionTable,
     pub(crate) blocks: &'a PeerBlocks,
     pub(crate) conn: &'a Conn,
+    /// The user who asks.
+    pub(crate) who: Principal,
 }
 
 /// How a turn ended.
@@ -211,17 +213,20 @@ impl Services {
             return Err("a transfer number is used twice");
         }
         let done = |status| Ok(Some(Control::Done { part, status }));
-        let lease = match place.regions.lease(key, offset, len, put) {
+        let lease = match place.regions.lease_by(key, offset, len, put, || place.who) {
             Ok(lease) => lease,
             Err(reason) => return done(Status::Denied(reason)),
         };
         if len == 0 {
             return done(Status::Ok);
         }
-        let grant = self.grant && len >= GRANT_FROM && lease.region().block().is_some();
+        // Memory with terms we copy ourselves: who has mapped it, or knows where it is, could come
+        // back without asking.
+        let may_lend = !lease.region().has_terms();
+        let grant = may_lend && self.grant && len >= GRANT_FROM && lease.region().block().is_some();
         let (mut measure, mut front) = (false, Front::Settled);
         // The requester may do without us what it can do: it knows what is cheaper for it.
-        let may_offer = self.attach || lease.region().block().is_some();
+        let may_offer = may_lend && (self.attach || lease.region().block().is_some());
         let (path, answer) = if let Some(mapped) = place.blocks.resolve(&pieces, !put) {
             (Path::Mapped(mapped), None)
         } else if grant && let Some(block) = announce(&lease, put) {
@@ -232,6 +237,7 @@ impl Services {
             measure = choice.measure;
             let answer = match choice.way {
                 Way::Ring => put.then_some(Control::Pull { part, measure }),
+                Way::Attach if !may_lend => None,
                 Way::Attach => self.shared(len, place.conn).and_then(|len| {
                     let piece = lease.region().lone_piece(offset, len)?;
                     front = Front::Theirs { len, then: Then::Go };

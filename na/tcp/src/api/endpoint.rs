@@ -480,6 +480,10 @@ impl Endpoint for TcpEndpoint {
         self.core.peer_of(peer).is_ok_and(|known| peer.is_of_another_session(known.session()))
     }
 
+    fn knows_who_transfers(&self) -> bool {
+        true
+    }
+
     fn principal(&self, peer: &Addr) -> Principal {
         self.core.peer_of(peer).map_or(Principal::Unknown, |peer| peer.host())
     }

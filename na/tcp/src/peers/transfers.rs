@@ -23,7 +23,7 @@ use crate::stream::outgoing::{Data, Harvest, Outgoing};
 use crate::wire::frame::{Kind, Request, Status, TRANSFERS_MAX};
 use na_core::base::cheap::IntBuildHasher;
 use na_core::memory::region::Filled;
-use na_core::{Completion, DeniedReason, Error, LocalMem, OpId, RegionTable, Transfer};
+use na_core::{Completion, DeniedReason, Error, LocalMem, OpId, Principal, RegionTable, Transfer};
 
 /// A transfer that we asked for.
 struct Asked {
@@ -232,7 +232,7 @@ impl Transfers {
         kind: Kind,
         number: u64,
         request: Request,
-        regions: &RegionTable,
+        (regions, who): (&RegionTable, &dyn Fn() -> Principal),
         (out, door): (&mut Outgoing, Option<&mut Line>),
         harvest: &mut Harvest,
     ) -> Result<(), String> {
@@ -249,7 +249,7 @@ impl Transfers {
             return Err(format!("transfer number {number} used twice"));
         }
         let Request { key, offset, len } = request;
-        let lease = regions.lease(key, offset, len, put);
+        let lease = regions.lease_by(key, offset, len, put, who);
         let verdict = match &lease {
             Err(reason) => Some(Status::Denied(*reason)),
             Ok(_) if len == 0 => Some(Status::Ok),
@@ -463,7 +463,8 @@ mod tests {
         for kind in [Kind::Get, Kind::Put] {
             let (mut transfers, mut out) = (Transfers::default(), Outgoing::default());
             let mut harvest = Harvest::default();
-            transfers.serve(kind, 0, request, &regions, (&mut out, None), &mut harvest).unwrap();
+            let place: (_, &dyn Fn() -> _) = (&regions, &|| Principal::Unknown);
+            transfers.serve(kind, 0, request, place, (&mut out, None), &mut harvest).unwrap();
             assert_eq!((harvest.memories.len(), out.verdicts()), (1, 1), "{kind:?}");
         }
     }

@@ -241,7 +241,9 @@ impl Poller {
                         let request =
                             Request::decode(payload).ok_or("malformed transfer request")?;
                         let out = (out, phase.door(broken));
-                        transfers.serve(kind, number, request, &core.regions, out, harvest)?;
+                        let whose = || peer.host();
+                        let place: (_, &dyn Fn() -> _) = (&core.regions, &whose);
+                        transfers.serve(kind, number, request, place, out, harvest)?;
                     }
                 }
                 flush(core, peer, state);

@@ -215,3 +215,98 @@ fn who_denies_memory_never_drops_it() {
         assert!(always_here);
     });
 }
+
+mod terms {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    const WHO: Principal = Principal::User(7);
+
+    fn memory(terms: Terms) -> (RegionTable, LocalMem) {
+        let (table, memory) = table_with(vec![vec![7; 6], vec![7; 4]], Access::ReadOnly);
+        memory.impose(terms);
+        (table, memory)
+    }
+
+    /// Returns whether a peer may read so many bytes.
+    fn reads((table, memory): &(RegionTable, LocalMem), len: u64, peer: Principal) -> bool {
+        match table.lease_by(memory.key(), 0, len, false, || peer) {
+            Ok(lease) => {
+                assert_eq!(lease.key(), memory.key());
+                true
+            }
+            Err(reason) => {
+                assert_eq!(reason, DeniedReason::NoSuchKey, "a stranger is told no more");
+                false
+            }
+        }
+    }
+
+    #[test]
+    fn without_any_everybody_may() {
+        let own = memory(Terms::new());
+        assert!(reads(&own, 10, WHO) && reads(&own, 10, Principal::Unknown));
+    }
+
+    #[test]
+    fn bytes_are_counted_in_whatever_transfers() {
+        let own = memory(Terms::new().uses(2));
+        // What is refused for another reason takes nothing.
+        for (offset, len, write) in [(0, 11, false), (u64::MAX, 2, false), (0, 1, true)] {
+            assert!(own.0.lease(own.1.key(), offset, len, write).is_err());
+        }
+        assert!([10, 3, 3].map(|len| reads(&own, len, WHO)) == [true; 3]);
+        assert!(!reads(&own, 5, WHO), "four are left");
+        assert!(reads(&own, 4, WHO) && !reads(&own, 1, WHO) && !reads(&own, 0, WHO));
+        assert!(!reads(&memory(Terms::new().uses(0)), 1, WHO));
+        assert!(reads(&memory(Terms::new().uses(u64::MAX)), 10, WHO));
+    }
+
+    #[test]
+    fn it_ends_at_its_time() {
+        let now = Instant::now();
+        assert!(!reads(&memory(Terms::new().until(now)), 1, WHO));
+        let later = now + Duration::from_secs(3600);
+        assert!(reads(&memory(Terms::new().until(later)), 1, WHO));
+    }
+
+    #[test]
+    fn it_is_for_one_peer_that_is_known() {
+        let own = memory(Terms::new().only_for(WHO));
+        assert!(reads(&own, 1, WHO) && !reads(&own, 1, Principal::User(8)));
+        let lease = own.0.lease(own.1.key(), 0, 1, false);
+        assert_eq!(lease.err(), Some(DeniedReason::NoSuchKey), "nobody says who it is");
+        let unknown = memory(Terms::new().only_for(Principal::Unknown));
+        assert!(!reads(&unknown, 1, Principal::Unknown));
+        let all = Terms::new().only_for(WHO).uses(1);
+        let all = memory(all);
+        assert!(!reads(&all, 10, Principal::User(8)) && reads(&all, 10, WHO));
+        assert!(!reads(&all, 1, WHO));
+    }
+
+    #[test]
+    fn nobody_copies_there_without_asking() {
+        struct Standing;
+
+        impl Offer for Standing {
+            fn withdraw(&self) {}
+
+            fn stands(&self) -> bool {
+                true
+            }
+
+            fn is_used(&self) -> bool {
+                false
+            }
+
+            fn keep(&self, _: RetiredMemory) {}
+        }
+
+        let (table, free) = table_with(vec![vec![7; 6]], Access::ReadOnly);
+        assert!(table.find(free.key()).is_some() && free.region().offer(Arc::new(Standing)));
+        let (table, bound) = memory(Terms::new());
+        assert!(bound.region().has_terms() && table.find(bound.key()).is_none());
+        assert!(!bound.region().offer(Arc::new(Standing)));
+    }
+}

@@ -1,4 +1,4 @@
-//! The sleep of the thread that writes a trace, and its wake-ups: no record is left lying while it
+//! The sleep of a thread that writes records, and its wake-ups: no record is left lying while it
 //! sleeps. Nothing but atomics, so that `loom-tests` can include this file.
 //!
 //! | state | written by | read by |

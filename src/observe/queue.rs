@@ -1,7 +1,7 @@
-//! The queue from the calls to the thread that writes.
+//! The queue to a thread that writes records: of a trace, or of an audit file.
 //!
-//! The thread that ends a call hands its record over and goes on; if too many records wait already,
-//! this one is lost and counted. The writing thread sleeps while there are none: `wake.rs` says how
+//! Whoever has a record hands it over and goes on; if too many records wait already, this one is
+//! lost and counted. The writing thread sleeps while there are none: `wake.rs` says how
 //! it is woken.
 
 use std::io;
@@ -13,14 +13,13 @@ use std::time::Duration;
 
 use ult::Eventual;
 
-use super::record::Record;
 use super::wake::Wake;
 
 /// How long records gather.
 const GATHER: Duration = Duration::from_millis(20);
 
-pub(super) struct Sender {
-    queue: SyncSender<Box<Record>>,
+pub(crate) struct Sender<T> {
+    queue: SyncSender<Box<T>>,
     shared: Arc<QueueShared>,
     thread: Thread,
 }
@@ -32,16 +31,18 @@ struct QueueShared {
     ended: Eventual<()>,
 }
 
-struct Inbox {
-    queue: Receiver<Box<Record>>,
+struct Inbox<T> {
+    queue: Receiver<Box<T>>,
     shared: Arc<QueueShared>,
 }
 
 /// The consumer of the records, on the thread of the queue.
-pub(super) trait Writer: Send + 'static {
+pub(crate) trait Writer: Send + 'static {
+    type Record: Send + 'static;
+
     /// It looks what there is.
     fn begin(&mut self);
-    fn record(&mut self, record: Record);
+    fn record(&mut self, record: Self::Record);
     /// So many were lost, in all.
     fn lost(&mut self, lost: u64);
     /// Nothing waits.
@@ -50,39 +51,54 @@ pub(super) trait Writer: Send + 'static {
     fn end(self);
 }
 
-impl Sender {
-    /// Starts the thread.
-    pub(super) fn start(records_max: usize, writer: impl Writer) -> io::Result<Self> {
+impl<T: Send + 'static> Sender<T> {
+    /// Starts the thread of that name.
+    pub(crate) fn start(
+        name: &str,
+        records_max: usize,
+        writer: impl Writer<Record = T>,
+    ) -> io::Result<Self> {
         let (queue, receiver) = sync_channel(records_max);
         let shared = Arc::<QueueShared>::default();
         let inbox = Inbox { queue: receiver, shared: shared.clone() };
-        let thread = std::thread::Builder::new().name("margo-trace".into());
+        let thread = std::thread::Builder::new().name(name.to_owned());
         let thread = thread.spawn(move || inbox.run(writer))?.thread().clone();
         Ok(Self { queue, shared, thread })
     }
 
     /// Never waits.
-    pub(super) fn send(&self, record: Record) {
+    pub(crate) fn send(&self, record: T) {
         match self.queue.try_send(Box::new(record)) {
             Ok(()) if self.shared.wake.must_unpark() => self.thread.unpark(),
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                self.shared.lost.fetch_add(1, Ordering::Relaxed);
+                self.lose();
             }
         }
     }
 
+    /// Counts a record as lost that is not sent at all.
+    pub(crate) fn lose(&self) {
+        self.shared.lost.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Has the thread write what there is and end; what tells that it has.
-    pub(super) fn close(&self) -> &Eventual<()> {
-        self.shared.wake.close();
-        self.thread.unpark();
+    pub(crate) fn close(&self) -> &Eventual<()> {
+        self.end();
         &self.shared.ended
     }
 }
 
-impl Drop for Sender {
+impl<T> Sender<T> {
+    fn end(&self) {
+        self.shared.wake.close();
+        self.thread.unpark();
+    }
+}
+
+impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        self.close();
+        self.end();
     }
 }
 
@@ -96,16 +112,16 @@ impl Drop for Ended {
     }
 }
 
-impl Inbox {
+impl<T> Inbox<T> {
     /// Until it is closed.
-    fn run(self, mut writer: impl Writer) {
+    fn run(self, mut writer: impl Writer<Record = T>) {
         let _ended = Ended(self.shared.clone());
         let gather = || std::thread::park_timeout(GATHER);
         self.shared.wake.run(|| self.drain(&mut writer), gather, std::thread::park);
         writer.end();
     }
 
-    fn drain(&self, writer: &mut impl Writer) -> bool {
+    fn drain(&self, writer: &mut impl Writer<Record = T>) -> bool {
         let mut any = false;
         writer.begin();
         while let Ok(record) = self.queue.try_recv() {
@@ -122,8 +138,6 @@ impl Inbox {
 mod tests {
     use std::sync::Mutex;
 
-    use super::super::record::What;
-    use super::super::{SpanOfTrace, TraceContext};
     use super::*;
 
     #[derive(Default)]
@@ -141,9 +155,11 @@ mod tests {
     }
 
     impl Writer for Slow {
+        type Record = u32;
+
         fn begin(&mut self) {}
 
-        fn record(&mut self, _record: Record) {
+        fn record(&mut self, _record: u32) {
             self.may.wait();
             self.seen.lock().unwrap().records += 1;
         }
@@ -162,22 +178,18 @@ mod tests {
         }
     }
 
-    fn start(records_max: usize) -> (Sender, Arc<Eventual<()>>, Arc<Mutex<Seen>>) {
+    fn start(records_max: usize) -> (Sender<u32>, Arc<Eventual<()>>, Arc<Mutex<Seen>>) {
         let (may, seen) = (Arc::new(Eventual::new()), Arc::<Mutex<Seen>>::default());
         let writer = Slow { may: may.clone(), seen: seen.clone() };
-        (Sender::start(records_max, writer).unwrap(), may, seen)
-    }
-
-    fn record() -> Record {
-        let trace = SpanOfTrace::root(TraceContext::begin());
-        Record::of(&trace, What::Bulk { direction: "pull", bytes: 0 })
+        (Sender::start("writer", records_max, writer).unwrap(), may, seen)
     }
 
     #[test]
     fn who_sends_never_waits_and_what_is_too_much_is_counted() {
         let (sender, may, seen) = start(16);
         // The writer holds one at most.
-        (0..100).for_each(|_| sender.send(record()));
+        (0..99).for_each(|_| sender.send(7));
+        sender.lose();
         assert!(seen.lock().unwrap().records == 0);
         may.set(()).unwrap();
         sender.close().wait();
@@ -192,7 +204,7 @@ mod tests {
         let (sender, may, seen) = start(1000);
         may.set(()).unwrap();
         for number in 1..=20 {
-            sender.send(record());
+            sender.send(7);
             let started = std::time::Instant::now();
             while seen.lock().unwrap().flushed < number {
                 assert!(started.elapsed() < Duration::from_secs(60), "it was not woken");
