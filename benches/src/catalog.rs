@@ -24,7 +24,7 @@ use crate::rows::net::echo::{self, Node, Work};
 use crate::rows::net::hg_node::HgNode;
 use crate::rows::net::na_node::NaNode;
 use crate::rows::net::transfers::Transfers;
-use crate::rows::net::{group, hg_proc, oneway, rates};
+use crate::rows::net::{group, handshakes, hg_proc, oneway, rates};
 use crate::rows::rpc::bulk::{self, Way};
 use crate::rows::rpc::pair::{Settings, WaitPolicy};
 use crate::rows::rpc::{null, timer};
@@ -296,7 +296,8 @@ fn na_cases() -> Vec<Case> {
     cases.push(rate("na.tcp.rate64", Tcp, 2e6, rates::tcp));
     cases.push(group2(Tcp));
     let one_way = Case::new("na.tcp.oneway", PerSecond, TimesFloor(0.5), oneway::tcp);
-    cases.push(one_way.two_cores());
+    let private = Case::new("na.tcp.handshakes", PerSecond, Limit(1500.0), handshakes::rate);
+    cases.extend([one_way.two_cores(), private]);
     cases.push(crowd("tcp.rtt.idle1000", Tcp, 1001, false, TimesFloor(1.05)));
     for (word, verb) in kinds {
         for (size, bytes) in SIZES {

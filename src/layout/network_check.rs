@@ -146,10 +146,10 @@ mod tests {
             (sizes(1, 2_000_000, "na+tcp://"), "mercury.na_max_expected_size: 2000000 bytes;"),
             (sizes(9_000_000, 2, "na+sim://"), "mercury.na_max_unexpected_size: 9000000 bytes;"),
             (
-                sizes(194, 0, "na+sm://"),
-                "mercury.na_max_unexpected_size: 194 bytes are too few: headers and",
+                sizes(MESSAGE_BYTES_MIN as u32 - 1, 0, "na+sm://"),
+                "mercury.na_max_unexpected_size: 212 bytes are too few: headers and",
             ),
-            (sizes(195, 0, "na+sm://"), ""),
+            (sizes(MESSAGE_BYTES_MIN as u32, 0, "na+sm://"), ""),
             (sizes(0, 0, "na+sm://"), ""),
             (
                 mercury(v6, "na+tcp://127.0.0.1:0"),

@@ -4,6 +4,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -20,6 +21,23 @@ use crate::base::{Deadline, Doing, Result};
 pub(crate) trait Stream: Read + Write + Send + std::fmt::Debug {}
 
 impl<S: Read + Write + Send + std::fmt::Debug> Stream for S {}
+
+/// A file with a secret that both processes of a row know, and everybody else may.
+///
+/// # Errors
+///
+/// When it cannot be written.
+pub(crate) fn secret_file() -> Result<PathBuf> {
+    let user = rustix::process::geteuid().as_raw();
+    let path = std::env::temp_dir().join(format!("margo-bench-{user}.secret"));
+    if !path.exists() {
+        // Beside it, so that nobody reads half of it; its mode is 600.
+        let mut file = tempfile::NamedTempFile::new_in(std::env::temp_dir())?;
+        file.write_all(b"a secret of benchmarks, which is none")?;
+        file.persist(&path).doing("keeping the file with a secret")?;
+    }
+    Ok(path)
+}
 
 /// Believes everybody.
 #[derive(Debug)]

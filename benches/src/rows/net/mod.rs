@@ -2,11 +2,12 @@
 //!
 //! Imports from `base`, `process` and `floors`. Read `echo.rs` (round trips of a node),
 //! `na_node.rs` and `hg_node.rs` (a node of each layer); then, each for itself, `crowd.rs`,
-//! `rates.rs`, `oneway.rs`, `group.rs`, `transfers.rs`, `hg_proc.rs`.
+//! `rates.rs`, `oneway.rs`, `handshakes.rs`, `group.rs`, `transfers.rs`, `hg_proc.rs`.
 
 pub(crate) mod crowd;
 pub(crate) mod echo;
 pub(crate) mod group;
+pub(crate) mod handshakes;
 pub(crate) mod hg_node;
 pub(crate) mod hg_proc;
 pub(crate) mod na_node;

@@ -2,14 +2,12 @@
 //!
 //! Each process is pinned before its instance starts, so that all its threads are on its core.
 
-use std::io::Write;
-use std::path::PathBuf;
-
 use margo::{Instance, ProviderHandle};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::base::{Deadline, Doing, Failure, Result};
+use crate::floors::tls;
 use crate::floors::transport::Transport;
 use crate::process::{ChildProcess, Context, child};
 
@@ -39,7 +37,7 @@ impl Settings {
         let address = self.transport.uri();
         let mut document = json!({"margo": {"address": address, "listen": listen}});
         if self.transport == Transport::Private {
-            let secret = secret_file()?;
+            let secret = tls::secret_file()?;
             let tcp = json!({"mode": "cluster_secret", "secret": secret});
             document["margo"]["security"] = json!({"tcp": tcp});
         }
@@ -48,19 +46,6 @@ impl Settings {
         }
         margo::init(&document.to_string()).doing("starting margo")
     }
-}
-
-/// A file with a secret that both processes of a row know, and everybody else may.
-fn secret_file() -> Result<PathBuf> {
-    let user = rustix::process::geteuid().as_raw();
-    let path = std::env::temp_dir().join(format!("margo-bench-{user}.secret"));
-    if !path.exists() {
-        // Beside it, so that nobody reads half of it; its mode is 600.
-        let mut file = tempfile::NamedTempFile::new_in(std::env::temp_dir())?;
-        file.write_all(b"a secret of benchmarks, which is none")?;
-        file.persist(&path).doing("keeping the file with a secret")?;
-    }
-    Ok(path)
 }
 
 /// The target's side, in the peer: starts, lets `register` add RPCs, tells its address, serves
