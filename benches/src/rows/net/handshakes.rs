@@ -1,9 +1,9 @@
 //! Row `na.tcp.handshakes`: connections that both sides make private in a second, on one core.
 //!
 //! One thread for handshakes dials and another one accepts, as those of two endpoints do, with 32
-//! handshakes under way, between sockets on loopback. Both sides show a certificate's worth of proof,
-//! the public keys that follow from a secret. No floor: rustls makes all of it. An endpoint makes half
-//! of the work that is counted here.
+//! handshakes under way, between sockets on loopback. Both sides show a certificate's worth of
+//! proof, the public keys that follow from a secret. No floor: rustls makes all of it. An endpoint
+//! makes half of the work that is counted here.
 
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
