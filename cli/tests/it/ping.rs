@@ -107,7 +107,7 @@ fn commands_that_call_take_a_document_of_their_own() {
     assert!(ended.stdout.contains("1 answered"), "{ended:#?}");
     assert!(!temp.path().join("mine").exists());
     // The setting of a transport arrives: an interface that is not there.
-    let nowhere = r#"{ "margo": { "address": "na+tcp://nosuchinterface0" } }"#;
+    let nowhere = r#"{ "margo": { "address": "na+tcp://nosuchinterface0", "listen": false } }"#;
     for command in ["ping", "top", "shutdown"] {
         let args = [command, address, "--config", "-"];
         let ended = run(margo(temp.path()).args(args), nowhere).expect(1);
