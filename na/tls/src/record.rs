@@ -41,6 +41,9 @@ const SEAL_BYTES_MAX: usize = 8 * DATA_BYTES_MAX;
 /// Records after which the keys are changed: half of what AES-GCM is good for (RFC 8446, 5.5).
 const RECORDS_MAX: u64 = 1 << 23;
 
+/// Records without data that may come one after the other: our own come once in 2^23.
+const EMPTY_MAX: u32 = 32;
+
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
@@ -134,7 +137,7 @@ pub(crate) fn directions(
         sealed: Vec::new(),
         sent: 0,
     };
-    Ok((sealer, Opener { keys: Keys::new(secrets.rx)?, renewal }))
+    Ok((sealer, Opener { keys: Keys::new(secrets.rx)?, renewal, empty: 0 }))
 }
 
 /// Memory that is to be sent: pieces one behind the other.
@@ -352,6 +355,8 @@ pub enum Opened {
 pub struct Opener {
     keys: Keys,
     renewal: Arc<Renewal>,
+    /// Records without data since the last one with some.
+    empty: u32,
 }
 
 impl std::fmt::Debug for Opener {
@@ -383,8 +388,18 @@ impl Opener {
     ///
     /// # Errors
     ///
-    /// [`Unreadable`].
+    /// [`Unreadable`]; also for many records in a row without data, with which a peer could keep a
+    /// reader busy that looks for some.
     pub fn open(&mut self, room: &mut [u8], at: usize) -> Result<Opened, Unreadable> {
+        let opened = self.open_any(room, at)?;
+        self.empty = if opened == Opened::Data(0) { self.empty + 1 } else { 0 };
+        match self.empty > EMPTY_MAX {
+            true => Err("too many records without data".into()),
+            false => Ok(opened),
+        }
+    }
+
+    fn open_any(&mut self, room: &mut [u8], at: usize) -> Result<Opened, Unreadable> {
         let header = *room[at..].first_chunk::<HEADER_BYTES>().ok_or("a record without header")?;
         if header[0] != APPLICATION_DATA {
             return Err(format!("a record of kind {} after the handshake", header[0]).into());

@@ -162,6 +162,18 @@ fn an_alert_and_what_means_nothing_end_a_session() {
 }
 
 #[test]
+fn records_without_data_are_few() {
+    let mut sockets = sockets();
+    let [mut dialer, mut acceptor] = handshake(&sockets);
+    let mut empty = |count: u32| {
+        (0..count).for_each(|_| dialer.sealer.say_of_kind(23, &[], &sockets[0]));
+        open_all(&mut acceptor.opener, &mut sockets[1], &mut acceptor.left)
+    };
+    assert_eq!(empty(32).unwrap(), b"");
+    assert!(empty(1).is_err());
+}
+
+#[test]
 fn secrets_are_not_shown() {
     let (settings, _file) = settings();
     let shown = format!("{settings:?}");
