@@ -27,9 +27,13 @@ pub(crate) struct Authorities {
     pub(crate) algorithms: WebPkiSupportedAlgorithms,
 }
 
+/// Most bytes of a name; longer ones are none.
+const NAME_BYTES_MAX: usize = 1024;
+
 /// The names in a certificate, those first that say more.
 fn names<'a>(certificate: &'a EndEntityCert<'a>) -> impl Iterator<Item = &'a str> {
-    certificate.valid_uri_names().chain(certificate.valid_dns_names())
+    let all = certificate.valid_uri_names().chain(certificate.valid_dns_names());
+    all.filter(|name| name.len() <= NAME_BYTES_MAX)
 }
 
 /// The name that a certificate proves, once it is believed.
