@@ -40,7 +40,8 @@ impl Waiting {
     fn refuse(self, inner: &Inner, entry: &RegisteredRpc, code: ReturnCode) {
         let Self { request, arrived, .. } = self;
         let (refused, outcome) = ((request.origin(), &*request), RequestOutcome::of_code(code));
-        inner.monitoring.refused(refused, entry.serving(), arrived, outcome);
+        let core = &inner.shards.get(request.shard()).core;
+        inner.monitoring.refused(refused, entry.serving(core), arrived, outcome);
         let detail = if code == ReturnCode::Again { no_ult(entry) } else { "" };
         error_response::refuse(inner, request, code, detail);
     }
@@ -94,7 +95,7 @@ pub(super) fn refuse_plainly(
 ) {
     if let Some(entry) = registration.data_as::<RegisteredRpc>() {
         let outcome = RequestOutcome::of_code(code);
-        inner.monitoring.refused((origin, &request), entry.serving(), None, outcome);
+        inner.monitoring.refused((origin, &request), entry.serving(core), None, outcome);
     }
     error_response::refuse(inner, LentRequest::of(core, origin, &mut request), code, "");
     let_go(inner, registration);
@@ -167,7 +168,7 @@ pub(super) fn refuse_by_rules(
     if let Some(entry) = registration.data_as::<RegisteredRpc>() {
         let caller = core.endpoint().principal(origin);
         record_refusal(inner, entry, (origin, caller), refusal, count);
-        inner.monitoring.refused((origin, &request), entry.serving(), None, outcome);
+        inner.monitoring.refused((origin, &request), entry.serving(core), None, outcome);
     }
     error_response::refuse(inner, LentRequest::of(core, origin, &mut request), code, &detail);
     let_go(inner, registration);
@@ -298,7 +299,8 @@ pub(super) fn go_on(inner: &Inner, mut todo: Vec<AdmissionStep>) {
                 let peer = request.origin().clone();
                 let refused = (&peer, &*request);
                 let closing = RequestOutcome::Closing;
-                inner.monitoring.refused(refused, entry.serving(), arrived, closing);
+                let core = &inner.shards.get(shard).core;
+                inner.monitoring.refused(refused, entry.serving(core), arrived, closing);
                 Counters::add(&inner.counters.requests_closing);
                 error_response::refuse(inner, request, ReturnCode::Permission, "");
                 inner.counters.handler_not_run();

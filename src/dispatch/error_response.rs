@@ -83,8 +83,8 @@ impl Reply {
         self.inner().counters.handler_not_run();
         // A peer that sends nothing else must not fill the log.
         if count.is_power_of_two() {
-            let (log, origin) = (&self.inner().log, &self.origin);
-            log!(log, WARN, rpc = self.rpc, %origin, %error, count, "bad arguments");
+            let (log, origin, caller) = (&self.inner().log, &self.origin, self.principal());
+            log!(log, WARN, rpc = self.rpc, %origin, %caller, %error, count, "bad arguments");
         }
         self.fail(ReturnCode::ProtocolError, &error.to_string());
     }

@@ -63,10 +63,11 @@ impl RegisteredRpc {
         part != core.shard() || part >= self.parts
     }
 
-    /// As the monitors are told of it.
+    /// As the monitors are told of it. `core`: that by which the request has come.
     #[inline]
-    pub(crate) fn serving(&self) -> Serving<'_> {
-        Serving { rpc: self.rpc, provider: self.provider, pool: &self.pool }
+    pub(crate) fn serving<'a>(&'a self, core: &'a Core<Token>) -> Serving<'a> {
+        let endpoint = &**core.endpoint();
+        Serving { rpc: self.rpc, provider: self.provider, pool: &self.pool, endpoint }
     }
 
     /// The registration of this entry, and of those of shards 1, 2 and so on that have their own.

@@ -137,7 +137,10 @@ impl<'a> HandlerSpawn<'a> {
     ) {
         let Self { instance, pool, rpc, provider, tasklet, priority, stealable } = self;
         let about = (&origin, &request);
-        let served = || registration.data_as::<RegisteredRpc>().map(RegisteredRpc::serving);
+        let served = || {
+            let entry = registration.data_as::<RegisteredRpc>();
+            entry.map(|entry| entry.serving(&inner.shards.get(shard).core))
+        };
         let watch = inner.monitoring.request_starts(about, served, arrived);
         let unit = if tasklet { pool.tasklet() } else { pool.ult() };
         let unit = unit.name(rpc).priority(priority);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::observe::clock::Moment;
 use crate::observe::trace::SpanOfTrace;
-use crate::{Addr, Pool};
+use crate::{Addr, Pool, Principal};
 
 /// How a call ended for its origin: success, or the kind of its
 /// [`ForwardError`](crate::ForwardError).
@@ -360,6 +360,9 @@ pub struct TargetSpan {
     pub parent: Option<RpcId>,
     /// The peer that called.
     pub peer: Addr,
+    /// The user, host or name behind it, as [`Handle::principal`](crate::Handle::principal) tells
+    /// it.
+    pub caller: Principal,
     /// No response is waited for.
     pub one_way: bool,
     /// The trace that it is part of, across processes, if the origin has named one.

@@ -2,7 +2,7 @@
 //!
 //! Reads counters and takes locks that are only ever held briefly; asks no execution stream.
 
-use std::collections::{BTreeMap, btree_map};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use crate::observe::metrics::{
     Metrics, NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PoolMetrics,
     ShardMetrics, XstreamMetrics, process,
 };
-use crate::{Instance, Load};
+use crate::{Instance, Load, Principal};
 
 /// Peers that a snapshot names.
 const PEERS_MAX: usize = 1000;
@@ -285,6 +285,7 @@ fn peers(
                 address: peer.uri,
                 transport: peer.transport.to_owned(),
                 link: link(peer.link).to_owned(),
+                principal: known_text(peer.principal),
                 calls_in_flight: calls.len(),
                 oldest_call_sec: oldest.map(|age| age.as_secs_f64()),
                 sent_bytes: peer.sent_bytes,
@@ -314,17 +315,25 @@ fn peers(
     (PeersMetrics { counts, list, calls_in_flight, oldest_call_sec }, traffic)
 }
 
+/// A principal in words, if it is known.
+fn known_text(principal: Principal) -> Option<String> {
+    (principal != Principal::Unknown).then(|| principal.to_string())
+}
+
 /// The peers with one row for each address, under which there may be several: one that was called,
-/// and those that have called.
+/// and those that have called. Nobody is behind an address that is not known to be the same for all
+/// who say that they have it: any peer may say so.
 fn by_address(known: Vec<PeerCalls>) -> Vec<PeerCalls> {
-    let mut rows = BTreeMap::new();
+    let mut rows = BTreeMap::<_, (PeerCalls, BTreeSet<Principal>)>::new();
     for one in known {
         match rows.entry((one.peer.transport, one.peer.uri.clone())) {
             btree_map::Entry::Vacant(row) => {
-                row.insert(one);
+                let principals = BTreeSet::from([one.peer.principal]);
+                row.insert((one, principals));
             }
             btree_map::Entry::Occupied(mut row) => {
-                let row = row.get_mut();
+                let (row, principals) = row.get_mut();
+                principals.insert(one.peer.principal);
                 row.calls.extend(one.calls);
                 let (peer, more) = (&mut row.peer, one.peer);
                 let is_up = |link| (link == PeerLink::Connected, link == PeerLink::Connecting);
@@ -342,7 +351,15 @@ fn by_address(known: Vec<PeerCalls>) -> Vec<PeerCalls> {
             }
         }
     }
-    rows.into_values().collect()
+    let row = |(mut row, mut principals): (PeerCalls, BTreeSet<Principal>)| {
+        principals.remove(&Principal::Unknown);
+        row.peer.principal = match (principals.pop_first(), principals.pop_first()) {
+            (Some(only), None) => only,
+            _ => Principal::Unknown,
+        };
+        row
+    };
+    rows.into_values().map(row).collect()
 }
 
 fn link(link: PeerLink) -> &'static str {

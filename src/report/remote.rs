@@ -40,8 +40,8 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
     instance.serve(METRICS).pool(&pool).internal(Internal::Metrics).handler(move |request| {
         let inner = request.instance().inner().clone();
         if !inner.metrics.remote.load(Ordering::Relaxed) {
-            let (log, origin) = (&inner.log, request.origin());
-            log!(log, DEBUG, %origin, "a peer may not read the metrics");
+            let (log, origin, caller) = (&inner.log, request.origin(), request.principal());
+            log!(log, DEBUG, %origin, %caller, "a peer may not read the metrics");
             // Who is gone needs no answer.
             let _ = request.respond(&(NOT_ALLOWED, String::new()));
             return;

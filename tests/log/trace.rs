@@ -158,6 +158,8 @@ fn a_service_whose_clients_say_nothing_begins_traces() {
         let handler = b.one("handler", "relay");
         assert_eq!(seen, vec![Some(handler.trace.clone()); 4]);
         assert_eq!(handler.parent, None);
+        let user = std::os::unix::fs::MetadataExt::uid(&dir.path().metadata().unwrap());
+        assert_eq!(handler.args["caller"], format!("user {user}"));
         assert_eq!(b.one("call", "leaf").parent.as_ref(), Some(&handler.span));
         assert!(finish(quiet).slices.is_empty());
         a.finalize_and_wait().unwrap();

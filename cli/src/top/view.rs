@@ -281,7 +281,8 @@ impl Change<'_> {
     fn peers(&self) -> Vec<String> {
         let peers = &self.now.peers;
         let is_whole = self.before.peers.list.len() >= self.before.peers.total();
-        let mut table = Table::new(&["PEER", "link", "calls", "oldest", "out/s", "in/s"], &[0, 1]);
+        let head = ["PEER", "link", "who", "calls", "oldest", "out/s", "in/s"];
+        let mut table = Table::new(&head, &[0, 1, 2]);
         for peer in peers.list.iter().take(PEERS_SHOWN) {
             let before = self.before.peers.list.iter().find(|one| one.address == peer.address);
             let traffic = |of: fn(&PeerMetrics) -> Option<u64>| {
@@ -304,6 +305,7 @@ impl Change<'_> {
             table.row([
                 peer.address.clone(),
                 peer.link.clone(),
+                peer.principal.clone().unwrap_or_default(),
                 peer.calls_in_flight.to_string(),
                 peer.oldest_call_sec.map_or_else(String::new, duration),
                 traffic(|peer| peer.sent_bytes),
@@ -498,7 +500,8 @@ mod tests {
             ],
             "peers": {
                 "counts": [{ "transport": "tcp", "link": "connected", "count": 12 }],
-                "list": [{ "address": "na+tcp://h:2", "link": "connected", "calls_in_flight": 3,
+                "list": [{ "address": "na+tcp://h:2", "link": "connected",
+                           "principal": "host 10.0.0.2", "calls_in_flight": 3,
                            "oldest_call_sec": 75.0, "sent_bytes": 4096 }],
                 "calls_in_flight": 3, "oldest_call_sec": 75.0,
             },
@@ -521,7 +524,7 @@ mod tests {
             "put of p",
             "put of provider 1  serves       50          1       4.5  1.5 us  20 ms  3.0 s",
             "put of provider 1",
-            "na+tcp://h:2  connected      3    1:15  2.0 KiB     -",
+            "na+tcp://h:2  connected  host 10.0.0.2      3    1:15  2.0 KiB     -",
             "and 2 other peers",
         ] {
             assert!(text.contains(expected), "no {expected:?} in\n{text}");
@@ -557,7 +560,7 @@ mod tests {
         let count = serde_json::json!({ "transport": "tcp", "link": "connected", "count": 2 });
         before.peers.counts = vec![serde_json::from_value(count).unwrap()];
         let text = lines(&now, &before).join("\n");
-        let peer = "na+tcp://h:2  connected      3    1:15      -     -";
+        let peer = "na+tcp://h:2  connected  host 10.0.0.2      3    1:15      -     -";
         assert!(text.contains(peer), "no {peer:?} in\n{text}");
     }
 

@@ -62,7 +62,8 @@ impl<T> Core<T> {
     pub(crate) fn response_unread(&self, sender: &Addr, tag: Tag, error: &HgError) {
         // A peer that sends nothing else must not fill the log.
         if self.counts.malformed(error).is_power_of_two() {
-            log!(self.options.log, WARN, %sender, %error, "a response cannot be read");
+            let (log, principal) = (&self.options.log, self.endpoint.principal(sender));
+            log!(log, WARN, %sender, %principal, %error, "a response cannot be read");
         }
         self.send_notice(sender, tag, Extension { unread: true, ..Extension::default() });
     }
@@ -121,7 +122,8 @@ impl<T> Core<T> {
             return Event::Canceled { origin, call };
         }
         if self.counts.resp_unread.bump().is_power_of_two() {
-            log!(self.options.log, WARN, %origin, "an answer of ours was damaged when it arrived");
+            let (log, caller) = (&self.options.log, self.endpoint.principal(&origin));
+            log!(log, WARN, %origin, %caller, "an answer of ours was damaged when it arrived");
         }
         Event::Unread { origin, call }
     }

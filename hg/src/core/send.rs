@@ -22,8 +22,9 @@ impl<T> Core<T> {
     ) {
         // A peer that sends nothing else must not fill the log.
         if self.counts.malformed(error).is_power_of_two() {
-            let log = &self.options.log;
-            log!(log, WARN, %origin, %error, "a request cannot be read or fetched; dropped");
+            let (log, caller) = (&self.options.log, self.endpoint.principal(origin));
+            let what = "a request cannot be read or fetched; dropped";
+            log!(log, WARN, %origin, %caller, %error, "{what}");
         }
         let claim = self.state().receives.released();
         self.request_released(claim, None);

@@ -601,6 +601,7 @@ plain! {
     /// client.forward(PING, &target, &())?;
     /// let peer = &client.metrics().peers.list[0];
     /// assert_eq!((&*peer.address, &*peer.transport), (service.self_addr().uri(), "sm"));
+    /// assert!(peer.principal.as_ref().is_some_and(|who| who.starts_with("user ")));
     /// assert!(peer.calls_in_flight == 0 && peer.oldest_call_sec.is_none());
     /// # client.finalize_and_wait()?;
     /// # service.finalize_and_wait()?;
@@ -613,6 +614,9 @@ plain! {
         transport: String,
         /// `idle`: there is no connection; `connecting`, `connected`, `gone`.
         link: String,
+        /// The user, host or name behind it, in the words of [`Principal`](crate::Principal).
+        /// `None`: not known, or not the same for all that say that they have this address.
+        principal: Option<String>,
         /// Calls to it whose response has not come.
         calls_in_flight: usize,
         /// Seconds since the oldest of these calls began, at least. The truth is higher by an

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use hg::{HgError, ProviderId, RawRequest, ReturnCode, RpcId, margo};
+use na::Endpoint;
 use ult::{PoolRef, UltLocal};
 
 use super::cell::Cell;
@@ -64,6 +65,8 @@ pub(crate) struct Serving<'a> {
     pub(crate) rpc: &'static str,
     pub(crate) provider: ProviderId,
     pub(crate) pool: &'a PoolRef,
+    /// By which it has come.
+    pub(crate) endpoint: &'a dyn Endpoint,
 }
 
 impl Monitoring {
@@ -238,6 +241,7 @@ fn new_span(
         provider: served.provider,
         parent: parent::from_wire(parent_of(request).0),
         peer: origin.clone(),
+        caller: served.endpoint.principal(origin),
         one_way: request.is_one_way(),
         trace,
         pool: served.pool.clone(),

@@ -18,6 +18,7 @@ use super::clock::Anchor;
 use super::context::SpanId;
 use super::lanes::{Group, Lane, TraceLanes};
 use super::record::{Record, What};
+use crate::Principal;
 
 /// Room that is kept for the last lines.
 const END_BYTES: u64 = 4096;
@@ -162,7 +163,8 @@ impl<W: Write> Lines<W> {
     }
 
     fn request(&mut self, record: &Record, started: Option<u64>) {
-        let What::Request { pool, responded, bytes_in, bytes_out, .. } = &record.what else {
+        let What::Request { pool, caller, responded, bytes_in, bytes_out, .. } = &record.what
+        else {
             return;
         };
         let queue_end = started.unwrap_or(record.end);
@@ -171,6 +173,9 @@ impl<W: Write> Lines<W> {
         let queue = self.track(&group, lane);
         let mut args = self.args(record);
         args.insert("pool".into(), pool.as_str().into());
+        if *caller != Principal::Unknown {
+            args.insert("caller".into(), caller.to_string().into());
+        }
         let waited = Value::Object(args.clone());
         self.slice("queue", record.rpc, queue, record.begin, queue_end, &waited);
         let Some(started) = started else {

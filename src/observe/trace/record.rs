@@ -2,7 +2,7 @@
 
 use hg::ProviderId;
 
-use crate::Addr;
+use crate::{Addr, Principal};
 
 use super::call_span::{SliceStart, SpanOfTrace, Within};
 use super::context::{SpanId, TraceId};
@@ -44,6 +44,7 @@ pub(super) enum What {
     /// A request, from its arrival on.
     Request {
         pool: String,
+        caller: Principal,
         /// The handler's ULT began.
         started: Option<u64>,
         /// The handler answered; it may have gone on.

@@ -99,6 +99,7 @@ impl Tracer {
         let ends = [span.ended, span.sent, span.respond_end, span.respond_start, span.started];
         let what = What::Request {
             pool: span.pool.name().to_owned(),
+            caller: span.caller,
             started: span.started.map(Moment::ticks),
             responded: span.respond_start.map(Moment::ticks),
             bytes_in: span.bytes_in,

@@ -85,7 +85,11 @@ fn a_snapshot_shows_who_waits_for_whom() {
         assert_eq!((own.name.as_str(), own.provider, own.in_hand), ("wait", Some(7), 3));
         assert_eq!(own.handlers_max, 5);
         assert_eq!(seen.peers.connected().values().sum::<usize>(), 1, "{:?}", seen.peers);
-        assert_eq!(seen.peers.list[0].calls_in_flight, 0, "it has none of its own");
+        let peer = &seen.peers.list[0];
+        assert_eq!(peer.calls_in_flight, 0, "it has none of its own");
+        let who = peer.principal.as_ref().expect("it has called");
+        let expected = if peer.transport == "sm" { "user " } else { "host 127.0.0.1" };
+        assert!(who.starts_with(expected), "{peer:?}");
         assert!(seen.memory.stacks >= 3 && seen.memory.regions < 1000);
         assert_eq!(seen.process.id, std::process::id());
 

@@ -3,7 +3,7 @@
 //! Everything is read from state that is kept anyway, under locks that are held briefly; nothing
 //! here waits for a poll, so it can be read while the caller of `poll` is stuck.
 
-use crate::OpId;
+use crate::{OpId, Principal};
 
 /// An endpoint at about one moment; see [`Endpoint::stats`](crate::Endpoint::stats).
 ///
@@ -68,6 +68,8 @@ pub struct PeerStats {
     pub transport: &'static str,
     /// The state of the connection.
     pub link: PeerLink,
+    /// The principal, as [`Endpoint::principal`](crate::Endpoint::principal) tells it.
+    pub principal: Principal,
     /// Expected messages that are awaited from it.
     pub awaited: Vec<OpId>,
     /// Bytes handed over for it since it is known, with everything that goes around the messages;
@@ -89,6 +91,7 @@ impl PeerStats {
             uri,
             transport,
             link,
+            principal: Principal::Unknown,
             awaited: Vec::new(),
             sent_bytes: None,
             received_bytes: None,

@@ -196,6 +196,7 @@ impl Peer {
         let bytes: u64 = links.iter().map(TxLink::sent_bytes).sum();
         let messages: u64 = links.iter().map(TxLink::sent_messages).sum();
         let mut stats = PeerStats::new(self.uri.clone(), "sm", link);
+        stats.principal = self.principal();
         stats.sent_bytes = Some(bytes + self.ended_bytes.load(Ordering::Relaxed));
         stats.sent_messages = Some(messages + self.ended_messages.load(Ordering::Relaxed));
         stats.received_messages = Some(self.received.0.load(Ordering::Relaxed));

@@ -253,6 +253,7 @@ impl Peer {
             Phase::Gone(_) | Phase::Closed => PeerLink::Gone,
         };
         let mut stats = PeerStats::new(self.uri.to_string(), "tcp", link);
+        stats.principal = self.host();
         stats.sent_bytes = Some(state.out.taken());
         stats.received_bytes = Some(self.received());
         stats.sent_messages = Some(state.out.messages());
