@@ -86,9 +86,9 @@ pub use na_core::{
     Access, Addr, AddrFormat, AllocOptions, Arrival, Certificates, Completion, CopyHelper,
     DeniedReason, Device, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem, MemPart,
     Memory, MsgBuf, OpId, OpenOptions, PeerLink, PeerName, PeerStats, PeerUsers, Plugin, Principal,
-    RawSegment, Refused, RegionTable, RemoteKeys, RemoteMem, RunBlocking, SharedBuffer, SmOptions,
-    Subnet, Tag, TcpOptions, TcpSecurity, Terms, TrafficClass, Transfer, UcxOptions, Uri, WeakMem,
-    run_blocking_by,
+    RawSegment, Refused, RegionTable, RemoteKeys, RemoteMem, RunBlocking, SessionChange,
+    SessionNews, SessionObserver, SharedBuffer, SmOptions, Subnet, Tag, TcpOptions, TcpSecurity,
+    Terms, TrafficClass, Transfer, UcxOptions, Uri, WeakMem, run_blocking_by,
 };
 
 /// The parts that the models in `loom-tests` check.

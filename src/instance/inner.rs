@@ -133,7 +133,7 @@ pub(crate) struct Inner {
     /// The rules of who may call what; `None`: everybody may call everything.
     pub(crate) rules: Option<Rules>,
     /// The record of refusals and administrative acts, if there is one.
-    pub(crate) audit: Option<Audit>,
+    pub(crate) audit: Option<Arc<Audit>>,
     pub(crate) gates: Gates<Waiting>,
     pub(crate) standing_transfers: StandingTransfers,
     pub(crate) cancels: Cancels,

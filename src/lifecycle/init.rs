@@ -150,10 +150,11 @@ fn start(
     if home.runtime_owner() == RuntimeOwner::Program {
         runtime_source::warn_of_small_stacks(&resolved, &pools, &log);
     }
-    let cores = start_cores(&resolved, &pools, &log)?;
+    let audit = open_audit(&resolved, &log)?;
+    let cores = start_cores(&resolved, &pools, (audit.as_ref(), &log))?;
     let core = cores[0].clone();
     log.set_name(core.self_addr().uri());
-    let audit = start_audit(&resolved, core.self_addr().uri(), &log)?;
+    audit.iter().for_each(|audit| audit.started(core.self_addr().uri()));
     let shard = |core| Shard::new(core, RequestShares::of_shard(&resolved));
     let shards = Shards::new(cores.into_iter().map(shard).collect());
     let shard_pools = shard_pools(&resolved, &pools);
@@ -285,9 +286,9 @@ fn start_trace(inner: &Arc<Inner>) -> Result<(), InitError> {
     Ok(())
 }
 
-fn start_audit(resolved: &Resolved, address: &str, log: &Log) -> Result<Option<Audit>, InitError> {
+fn open_audit(resolved: &Resolved, log: &Log) -> Result<Option<Arc<Audit>>, InitError> {
     let options = resolved.security.as_ref().and_then(|security| security.options.audit.as_ref());
-    let start = |options| Audit::start(options, address, log.clone());
+    let start = |options| Audit::start(options, log.clone()).map(Arc::new);
     options.map(start).transpose().map_err(|(path, source)| InitError::Audit { path, source })
 }
 
@@ -408,13 +409,17 @@ fn watch(runtime: &Runtime, detector: Option<MonitorSpec>, log: &Log) -> Result<
 fn start_cores(
     resolved: &Resolved,
     pools: &[PoolRef],
-    log: &Log,
+    (audit, log): (Option<&Arc<Audit>>, &Log),
 ) -> Result<Vec<Arc<Core<Token>>>, InitError> {
     let address = &resolved.address;
     let mut hg_options = hg_options(resolved);
     hg_options.log = log.clone();
     let mut options = na_options(resolved);
     options.copy_helper = resolved.copy_pool.map(|pool| copy_pool::helper(pools[pool].clone()));
+    options.sessions = audit.map(|audit| {
+        let audit = audit.clone();
+        na::SessionObserver::new(move |news| audit.session(news))
+    });
     let count = resolved.progress_pools().count();
     let group = na::open_group(address, &options, count);
     let endpoints = group.map_err(|source| not_opened(resolved, source))?;

@@ -1,5 +1,5 @@
-//! The audit file (`margo.security.audit`): a line of JSON for each refusal by the rules, and for
-//! each administrative act.
+//! The audit file (`margo.security.audit`): a line of JSON for each refusal by the rules, for each
+//! session with a peer that begins, ends or does not come about, and for each administrative act.
 //!
 //! Whoever has something to record makes it only if there is room in its second, and hands it to a
 //! thread that writes (`queue.rs`): nobody waits for the disk. How many records were left out is a
@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use margo_config::AuditOptions;
+use na::{SessionChange, SessionNews};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use ult::Eventual;
@@ -56,6 +57,12 @@ pub(crate) enum AuditEvent {
         caller: String,
         origin: String,
     },
+    /// Messages can be exchanged with a peer; `dialed`: which this instance has connected to.
+    SessionBegun { dialed: bool, transport: &'static str, principal: String, address: String },
+    /// A session that had begun is over.
+    SessionEnded { why: String, transport: &'static str, principal: String, address: String },
+    /// A connection has come to nothing: a peer was not let in, or not believed.
+    SessionRefused { why: String, transport: &'static str, principal: String, address: String },
     /// A peer has asked for the end of the instance.
     Shutdown { done: bool, caller: String, origin: String },
     /// So many records before this one were too many.
@@ -65,25 +72,46 @@ pub(crate) enum AuditEvent {
 }
 
 impl Audit {
-    /// Opens the file of an instance with that address.
-    pub(crate) fn start(
-        options: &AuditOptions,
-        address: &str,
-        log: Log,
-    ) -> Result<Self, (PathBuf, io::Error)> {
+    /// Opens the file of an instance that is about to open its network.
+    pub(crate) fn start(options: &AuditOptions, log: Log) -> Result<Self, (PathBuf, io::Error)> {
         let path = PathBuf::from(&options.file);
         let AuditOptions { rotate_bytes, keep, .. } = *options;
         let started = Rotated::open(path.clone(), rotate_bytes, keep).and_then(|file| {
-            let (lines, lost, has_failed) = (Vec::new(), 0, false);
-            let writer = AuditWriter { file, lines, lost, has_failed, log };
+            let (lines, lost) = (Vec::new(), 0);
+            let (has_failed, has_begun) = (false, false);
+            let writer = AuditWriter { file, lines, lost, has_begun, has_failed, log };
             Sender::start("margo-audit", QUEUE_MAX, writer)
         });
         let sender = started.map_err(|error| (path.clone(), error))?;
         let (per_sec, second) = (options.records_per_sec.into(), AtomicU64::new(0));
-        let audit = Self { sender, path, per_sec, second };
+        Ok(Self { sender, path, per_sec, second })
+    }
+
+    /// Records that the instance begins, with that address.
+    pub(crate) fn started(&self, address: &str) {
         let (address, process) = (address.to_owned(), std::process::id());
-        audit.record(|| AuditEvent::Started { address, process });
-        Ok(audit)
+        self.record(|| AuditEvent::Started { address, process });
+    }
+
+    /// Records a change in the session with a peer.
+    pub(crate) fn session(&self, news: &SessionNews<'_>) {
+        self.record(|| {
+            let transport = news.transport;
+            let (principal, address) = (news.principal.to_string(), news.address.to_owned());
+            match news.change {
+                SessionChange::Begun { dialed } => {
+                    AuditEvent::SessionBegun { dialed, transport, principal, address }
+                }
+                SessionChange::Ended { reason } => {
+                    let why = reason.to_owned();
+                    AuditEvent::SessionEnded { why, transport, principal, address }
+                }
+                SessionChange::Refused { reason } => {
+                    let why = reason.to_owned();
+                    AuditEvent::SessionRefused { why, transport, principal, address }
+                }
+            }
+        });
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -188,6 +216,8 @@ struct AuditWriter {
     lines: Vec<u8>,
     /// Records that were lost, as far as they are told of.
     lost: u64,
+    /// It has a record, so that the instance has begun.
+    has_begun: bool,
     has_failed: bool,
     log: Log,
 }
@@ -234,6 +264,7 @@ impl Writer for AuditWriter {
     fn begin(&mut self) {}
 
     fn record(&mut self, record: AuditRecord) {
+        self.has_begun = true;
         self.line(record.unix_msec, record.event);
     }
 
@@ -250,8 +281,10 @@ impl Writer for AuditWriter {
     }
 
     fn end(mut self) {
-        self.line(unix_msec(), AuditEvent::Ended {});
-        self.write();
+        if self.has_begun {
+            self.line(unix_msec(), AuditEvent::Ended {});
+            self.write();
+        }
     }
 }
 
@@ -267,9 +300,11 @@ mod tests {
     }
 
     fn start(options: &AuditOptions) -> Audit {
-        Audit::start(options, "na+sim://here", Log::default()).unwrap_or_else(|(_, error)| {
+        let audit = Audit::start(options, Log::default()).unwrap_or_else(|(_, error)| {
             panic!("{error}");
-        })
+        });
+        audit.started("na+sim://here");
+        audit
     }
 
     fn refused(why: &str) -> AuditEvent {
@@ -333,7 +368,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let options = options(&folder.path().join("audit.jsonl"), |_| {});
         let first = start(&options);
-        let (_, error) = Audit::start(&options, "x", Log::default()).err().unwrap();
+        let (_, error) = Audit::start(&options, Log::default()).err().unwrap();
         assert!(error.to_string().contains("another instance"), "{error}");
         first.close().wait();
         drop(start(&options));

@@ -74,6 +74,7 @@ pub use self::{
     options::{
         network::{AddrFormat, Subnet, TrafficClass},
         open::OpenOptions,
+        sessions::{SessionChange, SessionNews, SessionObserver},
         sm::SmOptions,
         tcp::{Certificates, TcpOptions, TcpSecurity},
         ucx::{RemoteKeys, UcxOptions},

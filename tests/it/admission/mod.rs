@@ -8,5 +8,6 @@ mod origin_gone;
 mod priorities;
 mod private;
 mod rules;
+mod sessions;
 mod successor;
 mod support;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    AddrFormat, CopyHelper, Error, PeerUsers, RegionTable, SmOptions, Subnet, TcpOptions,
-    TrafficClass, UcxOptions,
+    AddrFormat, CopyHelper, Error, PeerUsers, RegionTable, SessionObserver, SmOptions, Subnet,
+    TcpOptions, TrafficClass, UcxOptions,
 };
 
 /// Bytes of answers that a peer may leave unread, and the least number of answers of full length,
@@ -138,6 +138,8 @@ pub struct OpenOptions {
     /// Table of keys of registered memory, for endpoints that share it: memory that is registered
     /// at one can be reached through all. Default: a table of its own.
     pub regions: Option<RegionTable>,
+    /// Is told of peers that connect, are not let in, and leave, by sm and tcp. Default: nobody.
+    pub sessions: Option<SessionObserver>,
 }
 
 impl Default for OpenOptions {
@@ -164,6 +166,7 @@ impl Default for OpenOptions {
             addr_format: AddrFormat::Unspec,
             ip_subnet: None,
             regions: None,
+            sessions: None,
         }
     }
 }

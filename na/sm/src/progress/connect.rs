@@ -24,10 +24,10 @@ use crate::transfer::block::PeerBlocks;
 use crate::transfer::cma;
 use crate::transfer::serve::Services;
 use crate::wake::board::Board;
-use na_core::Error;
 use na_core::base::plain;
 use na_core::base::ran::RunClock;
 use na_core::limits::descriptors;
+use na_core::{Error, Principal, SessionChange};
 use prim::sync::atomic::Ordering;
 use prim::sync::{Arc, lock};
 
@@ -294,12 +294,14 @@ impl SmEndpoint {
         let attach = self.may_attach(packet, &link.conn);
         link.services = Services::new(attach, self.options.copy_helper.clone());
         link.began_attached = attach;
+        let dialed = link.admission.is_none();
         link.addr = link.peer.addr(self.id).in_session(link.peer.session());
         link.spares = Default::default();
         link.stage = ConnectionStage::Up;
         link.silent = RunClock::since(Instant::now());
         let by_path = if attach { &self.attached } else { &self.unattached };
         by_path.fetch_add(1, Ordering::Relaxed);
+        self.tell(&link.peer.uri, link.peer.principal(), SessionChange::Begun { dialed });
         tracing::debug!("connected with {}, cross-memory attach: {attach}", link.peer.uri);
     }
 
@@ -352,6 +354,7 @@ impl SmEndpoint {
             Ok(credentials) => credentials,
             Err((logged, told)) => {
                 refuse(&socket, &told);
+                self.tell_of_refusal(socket::peer_credentials(&socket).ok(), &logged);
                 return self.group.refuse(logged);
             }
         };
@@ -388,7 +391,9 @@ impl SmEndpoint {
             Place::Free => {}
             Place::Of(at) => {
                 let leaves = state.strangers.swap_remove(at);
-                refuse(&leaves.socket, "it said nothing for long, and others need its place");
+                let reason = "it said nothing for long, and others need its place";
+                refuse(&leaves.socket, reason);
+                self.tell_of_refusal(Some(leaves.credentials), reason);
                 self.drop_stranger(&leaves);
             }
             Place::None(silent) => {
@@ -399,6 +404,21 @@ impl SmEndpoint {
             }
         }
         Ok(())
+    }
+
+    /// Tells of a change in the session with a peer, if that is to be told.
+    pub(crate) fn tell(&self, address: &str, principal: Principal, change: SessionChange<'_>) {
+        if let Some(observer) = &self.options.sessions {
+            observer.tell("sm", address, principal, change);
+        }
+    }
+
+    /// A process is not let in.
+    pub(crate) fn tell_of_refusal(&self, who: Option<Credentials>, reason: &str) {
+        let principal = who.map_or(Principal::Unknown, |who| Principal::User(who.uid));
+        let address =
+            who.map_or_else(|| "unknown".into(), |who| format!("na+sm://?pid={}", who.pid));
+        self.tell(&address, principal, SessionChange::Refused { reason });
     }
 
     /// Leaves dialers in the kernel's queue for a while.
@@ -468,6 +488,7 @@ impl SmEndpoint {
             Err(Some(reason)) => {
                 let pid = stranger.credentials.pid;
                 refuse(&stranger.socket, &reason);
+                self.tell_of_refusal(Some(stranger.credentials), &reason);
                 self.group.refuse(format_args!("process {pid}: {reason}"));
             }
             Err(None) => {}

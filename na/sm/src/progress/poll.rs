@@ -377,6 +377,8 @@ impl SmEndpoint {
         state.strangers.retain_mut(|stranger| {
             let late = stranger.waited.has_passed(now, limit);
             if late {
+                let reason = format!("no hello within {limit:?}");
+                self.tell_of_refusal(Some(stranger.credentials), &reason);
                 self.drop_stranger(stranger);
             }
             !late

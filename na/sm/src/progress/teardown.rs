@@ -19,8 +19,8 @@ use crate::peers::{ConnectionStage, Reach, RxLink, TxLink};
 use crate::state::SmEndpoint;
 use crate::state::{PollState, Sink};
 use crate::transfer::kept::{Keeper, Kept};
-use na_core::Error;
 use na_core::memory::region::{LingeringMemory, RetiredMemory};
+use na_core::{Error, SessionChange};
 use prim::sync::atomic::Ordering;
 use prim::sync::lock;
 
@@ -81,6 +81,9 @@ impl SmEndpoint {
             self.matcher.lock().restore_bound(link.peer.id);
         }
         if was_up {
+            let reason = error.to_string();
+            let ended = SessionChange::Ended { reason: &reason };
+            self.tell(&link.peer.uri, link.peer.principal(), ended);
             // Which may not be how it is now: what has failed once is not tried again.
             let by_path = if link.began_attached { &self.attached } else { &self.unattached };
             by_path.fetch_sub(1, Ordering::Relaxed);

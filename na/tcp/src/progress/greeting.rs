@@ -37,7 +37,7 @@ use crate::wire::address;
 use crate::wire::frame::{BadHello, Hello, Kind, Refusal};
 use na_core::group::placement::NotAdmitted;
 use na_core::hosts::host_port::PeerKey;
-use na_core::{Error, Principal};
+use na_core::{Error, Principal, SessionChange};
 use na_tls::{Failure, Job, Outcome, Role, Secured};
 use prim::sync::{Arc, lock};
 
@@ -239,7 +239,7 @@ impl Poller {
             let deadline = Instant::now() + core.connect_timeout;
             let stage = Stage::Accepted { deadline };
             let accepted = match socket::accept(listener) {
-                Ok(socket) => self.watch(core, socket, stage).map(|key| self.admit(key)),
+                Ok(socket) => self.watch(core, socket, stage).map(|key| self.admit(core, key)),
                 Err(error) => match lack::missing_descriptor(&error) {
                     Some(limit) => {
                         let refusal = Some(Refusal::NoDescriptors { limit });
@@ -326,11 +326,15 @@ impl Poller {
         core.group.hand(Handed::Conn(conn));
     }
 
-    fn admit(&mut self, key: u64) {
+    fn admit(&mut self, core: &Core, key: u64) {
         if self.half_open.len() >= HALF_OPEN_MAX
             && let Some(oldest) = self.half_open.pop_front()
         {
-            tracing::debug!("too many connections without a hello: dropping the oldest");
+            let reason = "too many connections without a hello: dropping the oldest";
+            tracing::debug!("{reason}");
+            if let Some(conn) = self.conns.get_mut(oldest) {
+                tell_of_refusal(core, conn, reason);
+            }
             self.drop_conn(oldest);
         }
         self.half_open.push_back(key);
@@ -465,6 +469,7 @@ impl Poller {
             flush(core, peer, state);
             io::Result::Ok(state.session)
         })?;
+        core.tell(&peer.uri, peer.host(), SessionChange::Begun { dialed: !greet });
         let addr = core.addr_of(peer).in_session(session);
         conn.stage = Stage::Up { peer: peer.clone(), addr };
         self.redials.retain(|redial| !Arc::ptr_eq(&redial.peer, peer));
@@ -508,11 +513,17 @@ impl Poller {
             }
             Stage::Connecting(attempt) | Stage::Greeting(attempt) => {
                 let attempt = attempt.clone();
+                if conn.is_securing && matches!(lost, Lost::Refused(_)) {
+                    tell_of_refusal(core, conn, &reason);
+                }
                 let error = error(attempt.peer.unreachable(&reason));
                 self.detach(&attempt.peer, key);
                 self.attempt_lost(core, &attempt, &lost, error);
             }
-            Stage::Accepted { .. } => self.drop_conn(key),
+            Stage::Accepted { .. } => {
+                tell_of_refusal(core, conn, &reason);
+                self.drop_conn(key);
+            }
         }
     }
 
@@ -547,6 +558,17 @@ fn place(core: &Core, conn: &mut Conn, hello: &Hello) -> Result<(), Lost> {
     // It may be gone already; then it needs no answer.
     let _ = line_of(conn).say(&Hello { refusal, ..core.hello(0, None) }.encode());
     Err(Lost::Ended(reason.into()))
+}
+
+/// A connection has come to nothing before its peer was known.
+fn tell_of_refusal(core: &Core, conn: &Conn, reason: &str) {
+    let remote = socket::remote_address(&conn.socket);
+    let address = remote.map_or_else(|_| "unknown".into(), |at| format!("na+tcp://{at}"));
+    let principal = match conn.principal {
+        Principal::Unknown => host_of(&conn.socket),
+        known => known,
+    };
+    core.tell(&address, principal, SessionChange::Refused { reason });
 }
 
 /// The host that a connection comes from.

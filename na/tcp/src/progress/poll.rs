@@ -408,8 +408,9 @@ impl Poller {
     /// unless it is an origin.
     pub(crate) fn end_peer(&mut self, core: &Core, peer: &Arc<Peer>, error: Error) {
         tracing::debug!(%error, "peer ended");
-        let mut cut = false;
+        let (mut cut, mut was_up) = (false, false);
         let key = self.with_peer(peer, |state| {
+            was_up = matches!(state.phase, Phase::Up(_));
             let phase = match &state.phase {
                 Phase::Closed => Phase::Closed,
                 _ if peer.dial.is_empty() => Phase::Gone(peer.gone("its connection has ended")),
@@ -418,6 +419,9 @@ impl Poller {
             cut = !state.out.is_empty();
             state.end(phase, core.new_session(), &error)
         });
+        if was_up {
+            core.tell_of_end(peer, &error);
+        }
         self.redials.retain(|redial| !Arc::ptr_eq(&redial.peer, peer));
         let mut receives = Vec::new();
         core.matcher.lock().fail_peer(peer.id, &error, &mut receives);
@@ -538,10 +542,15 @@ impl Poller {
         peers.append(&mut self.mail);
         peers.extend(self.busy_peers(core, |_| true));
         for peer in peers {
+            let mut was_up = false;
             let key = self.with_peer(&peer, |state| {
                 flush(core, &peer, state);
+                was_up = matches!(state.phase, Phase::Up(_));
                 state.end(Phase::Closed, core.new_session(), &Error::Closed)
             });
+            if was_up {
+                core.tell_of_end(&peer, &Error::Closed);
+            }
             if let Some(key) = key {
                 self.abandon(core, key, &Error::Closed);
                 self.hang_up(key);

@@ -16,7 +16,7 @@ use na_core::group::directory::Identity;
 use na_core::hosts::host_port::PeerKey;
 use na_core::limits::budget::Budget;
 use na_core::matching::Matcher;
-use na_core::{Addr, Error, Principal, RegionTable, TcpOptions, TrafficClass};
+use na_core::{Addr, Error, Principal, RegionTable, SessionChange, TcpOptions, TrafficClass};
 use na_tls::Desk;
 use prim::fork::Process;
 use prim::lock::BiasedLock;
@@ -105,6 +105,19 @@ impl Core {
             group,
             shard,
         })
+    }
+
+    /// Tells of a change in the session with a peer, if that is to be told.
+    pub(crate) fn tell(&self, address: &str, principal: Principal, change: SessionChange<'_>) {
+        if let Some(observer) = &self.group.options.sessions {
+            observer.tell("tcp", address, principal, change);
+        }
+    }
+
+    /// Tells that the session with a peer is over.
+    pub(crate) fn tell_of_end(&self, peer: &Peer, error: &Error) {
+        let reason = error.to_string();
+        self.tell(&peer.uri, peer.host(), SessionChange::Ended { reason: &reason });
     }
 
     /// A number for a session that no other of ours has.
