@@ -16,6 +16,7 @@ use crate::base::address;
 use crate::base::options::{self, Drive};
 use crate::cluster::network::Network;
 use crate::cluster::node::{Node, State};
+use crate::cluster::peer::Peer;
 use crate::cluster::wire::Wire;
 use crate::cluster::world::{Step, World};
 use crate::protocol::{outgoing::Queued, packet::NodeId};
@@ -24,7 +25,7 @@ use na_core::group::check_shards;
 use na_core::matching::Kind;
 use na_core::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    Memory, MsgBuf, OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri,
+    Memory, MsgBuf, OpId, OpenOptions, Principal, Refused, RegionTable, Tag, Transfer, Uri,
 };
 use prim::sync::{Arc, Mutex, lock};
 
@@ -243,6 +244,17 @@ impl Endpoint for SimEndpoint {
             && self.with(|node, _| ended(node)).unwrap_or(false)
     }
 
+    fn principal(&self, peer: &Addr) -> Principal {
+        if peer.endpoint_id() != self.own.endpoint_id() {
+            return Principal::Unknown;
+        }
+        let known = self.with(|node, wire| {
+            let known = node.peers.get(&peer.peer_id())?;
+            Some(wire.hosts[known.host].principal)
+        });
+        known.flatten().unwrap_or(Principal::Unknown)
+    }
+
     fn limits(&self) -> Limits {
         let max = self.message_bytes_max;
         Limits { unexpected_bytes_max: max, expected_bytes_max: max }
@@ -257,9 +269,13 @@ impl Endpoint for SimEndpoint {
     }
 
     fn stats(&self) -> EndpointStats {
-        let peers = self.with(|node, _| {
-            let mut peers: Vec<_> =
-                node.peers.values().map(|peer| (peer.id, peer.stats())).collect();
+        let peers = self.with(|node, wire| {
+            let stats = |peer: &Peer| {
+                let mut stats = peer.stats();
+                stats.principal = wire.hosts[peer.host].principal;
+                (peer.id, stats)
+            };
+            let mut peers: Vec<_> = node.peers.values().map(stats).collect();
             stats::assign(&mut peers, node.matcher.awaited());
             peers.into_iter().map(|(_, stats)| stats).collect()
         });

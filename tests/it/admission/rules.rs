@@ -1,10 +1,16 @@
-//! Rules of who may call what (`margo.security`): over shared memory by user, over TCP by host.
+//! Rules of who may call what (`margo.security`): over shared memory by user, over TCP by host, in
+//! a simulated network by what the test says.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 use crate::common::{PATIENCE, TRANSPORTS, shards};
 use margo::config::{Config, Shards};
 use margo::errors::{MetricsError, ShutdownRemoteError};
 use margo::{ForwardError, Instance, InstanceBuilder, OneWay, Principal, ProviderHandle};
 use margo::{ProviderId, Rpc};
+use na::PeerName;
+use na::sim::{LinkOptions, Network};
 use ult::Semaphore;
 
 pub(super) const GET: Rpc<u64, u64> = Rpc::new("get");
@@ -282,5 +288,52 @@ fn a_handler_knows_who_calls() {
         let own = ProviderHandle::from(ruled.service.self_addr());
         assert_eq!(ruled.service.forward(WHO, &own, &0).unwrap(), 2, "calls to itself");
         ruled.end();
+    }
+}
+
+/// A node that a simulated network says to be somebody else asks for what it may not have, as often
+/// as it likes and over links that lose and repeat packets: others are served meanwhile, and no
+/// handler sees it.
+#[test]
+fn a_hostile_node_of_a_simulated_network_gets_to_no_handler() {
+    for seed in 0..8 {
+        let name = format!("hostile-{seed}");
+        let network = Network::builder(name.clone()).seed(seed);
+        let network = network.link(LinkOptions::unreliable(0.1)).build().unwrap();
+        let named = |text| Principal::Name(PeerName::new(text));
+        network.set_principal("friend", named("node7.storage.example"));
+        network.set_principal("mallory", named("node7.storage.example.evil"));
+        let rules = r#"{ "allow": [{ "who": "name:*.storage.example", "rpc": "who" }] }"#;
+        let document = format!(
+            r#"{{ "margo": {{ "address": "na+sim://{name}/service", "security": {rules} }} }}"#
+        );
+        let service = margo::init(document.as_str()).unwrap();
+        let seen = Arc::new(Mutex::new(BTreeSet::new()));
+        let sees = seen.clone();
+        let answer = move |request: margo::Handle<u64, u64>| {
+            sees.lock().unwrap().insert(request.principal());
+            let _ = request.respond(request.args());
+        };
+        service.register(WHO, answer).unwrap();
+        let node = |node: &str| Instance::builder(format!("na+sim://{name}/{node}")).start();
+        // Nothing is known of the third.
+        let nodes = ["friend", "mallory", "nobody"].map(|name| node(name).unwrap());
+        let calls = (0..20_u64).flat_map(|n| nodes.iter().enumerate().map(move |node| (n, node)));
+        let begin = |(n, (at, node)): (u64, (usize, &Instance))| {
+            let to = node.lookup(service.self_addr().uri()).unwrap().into();
+            (n, at, node.rpc(WHO, &to, &n).start().unwrap())
+        };
+        for (n, at, call) in calls.map(begin).collect::<Vec<_>>() {
+            match call.wait_timeout(PATIENCE).unwrap() {
+                Ok(answer) => assert_eq!((answer, at), (n, 0), "seed {seed}"),
+                Err(ForwardError::Permission { .. }) => assert_ne!(at, 0, "seed {seed}"),
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+        }
+        assert_eq!(*seen.lock().unwrap(), [named("node7.storage.example")].into());
+        assert_eq!(service.monitoring().stats().requests_not_allowed, 40);
+        for instance in nodes.into_iter().chain([service]) {
+            instance.finalize_and_wait().unwrap();
+        }
     }
 }

@@ -38,7 +38,8 @@ pub enum Principal {
     Member(IpAddr),
     /// The name in the certificate of a peer ([`TcpSecurity::MutualTls`](crate::TcpSecurity)).
     Name(PeerName),
-    /// Nothing is known that the peer could not have chosen (ofi, sim), or the peer is unknown.
+    /// Nothing is known that the peer could not have chosen (ofi; sim, unless the
+    /// test says more), or the peer is unknown.
     Unknown,
 }
 

@@ -116,9 +116,9 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     }
 
     /// Returns the user or host behind `peer`, as far as the kernel tells (see [`Principal`]): the
-    /// host of its connection over tcp and ucx, its user over sm. [`Principal::Unknown`] where
-    /// nothing is known that the peer could not have chosen itself (ofi, sim), for this endpoint
-    /// itself, and for a peer that is not connected.
+    /// host of its connection over tcp and ucx, its user over sm, and over sim what the test says.
+    /// [`Principal::Unknown`] where nothing is known that the peer could not have chosen itself
+    /// (ofi), for this endpoint itself, and, but over sim, for a peer that is not connected.
     fn principal(&self, peer: &Addr) -> Principal {
         let _ = peer;
         Principal::Unknown

@@ -9,6 +9,6 @@ mod ends;
 mod inbound;
 pub(crate) mod network;
 pub(crate) mod node;
-mod peer;
+pub(crate) mod peer;
 pub(crate) mod wire;
 pub(crate) mod world;

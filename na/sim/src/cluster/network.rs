@@ -10,7 +10,7 @@ use super::world::{Step, World};
 use crate::base::address::{DEFAULT_NETWORK, check_name};
 use crate::base::options::{LinkOptions, Nanos, Settings, nanos};
 use crate::base::trace::Trace;
-use na_core::Error;
+use na_core::{Error, Principal};
 use prim::sync::{Arc, Mutex, lock};
 
 /// The networks of this process.
@@ -258,6 +258,30 @@ impl Network {
             let host = world.wire.host(node);
             world.wire.note(host, format!("takes {cost:?} per packet from now on"));
             world.wire.hosts[host].cost = nanos(cost);
+        });
+    }
+
+    /// Has peers of `node` be told that `principal` is behind it
+    /// ([`Endpoint::principal`](na_core::Endpoint::principal)), also after a restart. Nobody is
+    /// until then: a node cannot say it of itself.
+    ///
+    /// ```
+    /// use na_core::{OpenOptions, PeerName, Principal};
+    /// use na_sim::Network;
+    ///
+    /// let network = Network::builder("doc-principal").build()?;
+    /// let name = Principal::Name(PeerName::new("node7.storage.example"));
+    /// network.set_principal("b", name);
+    /// let [a, b] = ["a", "b"].map(|node| network.open(node, &OpenOptions::listening(true)));
+    /// let a = a?;
+    /// assert_eq!(a.principal(&a.lookup(b?.self_addr().uri())?), name);
+    /// # Ok::<(), na_core::Error>(())
+    /// ```
+    pub fn set_principal(&self, node: &str, principal: Principal) {
+        self.with(|world| {
+            let host = world.wire.host(node);
+            world.wire.note(host, format!("is {principal} from now on"));
+            world.wire.hosts[host].principal = principal;
         });
     }
 

@@ -11,8 +11,8 @@ use super::network::Network;
 use crate::base::options::{LinkOptions, Nanos, Settings, nanos};
 use crate::base::trace::{Fate, Trace};
 use crate::protocol::packet::{Epoch, HostId, NodeId, Packet};
-use na_core::LocalMem;
 use na_core::base::random::Random;
+use na_core::{LocalMem, Principal};
 
 /// The closure that a caller of `schedule` wants to run.
 pub(crate) type Call = Box<dyn FnOnce(&Network) + Send>;
@@ -51,6 +51,8 @@ pub(crate) struct Host {
     pub(crate) powered: bool,
     /// The time that each packet, in or out, costs the host.
     pub(crate) cost: Nanos,
+    /// The principal that its peers are told.
+    pub(crate) principal: Principal,
     busy_until: Nanos,
 }
 
@@ -112,6 +114,7 @@ impl Wire {
             shards: 0,
             powered: true,
             cost,
+            principal: Principal::Unknown,
             busy_until: 0,
         });
         host
