@@ -13,6 +13,8 @@
 //! `trust/` (whom we believe) · `record.rs` · `handshake.rs` (one handshake) · `doorkeeper.rs` (all
 //! of them).
 
+#![cfg(not(loom))]
+
 mod doorkeeper;
 #[doc(hidden)]
 pub mod fuzzing;
