@@ -209,7 +209,7 @@ struct Careful<P> {
     waiting: usize,
     /// The queue of each peer in the order of arrival; none is empty.
     queues: HashMap<Addr, Queue<P>>,
-    /// Those below their share of whom there is somebody in `queues`, in the order of their turns.
+    /// Hosts and users below their share with peers in `queues`, in the order of their turns.
     /// The others come back when one of theirs leaves, so that they are not looked at in vain.
     turns: VecDeque<Turn>,
     /// The peers of `queues` that are below their own share, by host or user; none is empty but

@@ -10,7 +10,14 @@ use crate::support::own_rpcs;
 /// Says who may call what, and how much, in lines.
 pub(super) fn explain(security: &ResolvedSecurity) -> Vec<String> {
     let ResolvedSecurity { options, allow, deny, limits, .. } = security;
+    if !security.has_rules() {
+        return vec!["All who are let in may call everything: there are no rules.".to_owned()];
+    }
     let mut lines = vec!["These may call (margo.security), and nobody else:".to_owned()];
+    if let ([], [implied]) = (&options.allow[..], &allow[..]) {
+        let name = &implied.name;
+        lines.push(format!("  who has proven something: * of every provider, by {name}"));
+    }
     let say = |rules: &[Rule], resolved: &[ResolvedRule]| -> Vec<_> {
         let each = rules.iter().zip(resolved);
         each.map(|(rule, resolved)| in_words(options, rule, resolved)).collect()

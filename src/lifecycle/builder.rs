@@ -96,7 +96,7 @@ impl InstanceBuilder {
 
     /// Asks everybody over `na+tcp` for proof that they know the secret in this file, and keeps
     /// connections private. Default: as configured in `margo.security.tcp`, which is not; then an
-    /// instance that others hosts reach does not start.
+    /// instance that other hosts reach does not start.
     ///
     /// ```no_run
     /// let service = margo::Instance::builder("na+tcp://0.0.0.0:7000")

@@ -58,6 +58,8 @@ fn a_service_with_a_secret_answers_those_that_know_it() {
         let said = ping(dir, &address, config, 1);
         assert!(said.contains("TLS"), "{said}");
     }
+    let checked = run(margo(dir).args(["config", "check", "service.json"]), "").expect(0);
+    assert!(checked.stdout.contains("All who are let in may call everything"), "{checked:#?}");
     // Whatever is shown, the secret is not.
     let secret = std::fs::read_to_string(dir.join("secret")).unwrap();
     for args in [&["config", "check", "service.json"][..], &["security", "show", "secret"]] {

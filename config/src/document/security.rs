@@ -47,9 +47,10 @@ pub struct SecurityOptions {
     /// and `"name:…"`. Default `{}`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub roles: BTreeMap<String, Vec<String>>,
-    /// The proof that `na+tcp` asks of both ends of a connection. With a `mode` that asks for some,
-    /// and neither `allow` nor `deny`, all who are let in may call everything. Default none:
-    /// everybody, and only on this host.
+    /// The proof that `na+tcp` asks of both ends of a connection. With this key, and without
+    /// `allow`, `deny` and `limits`, all who are let in may call everything; with a `mode` that
+    /// asks for proof, `deny` and `limits` need no `allow`. Default none: everybody, and only on
+    /// this host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpSecurityOptions>,
     /// How much each caller may ask for, at most 4096 limits; the first one whose `who` names a
@@ -212,11 +213,12 @@ pub struct ResolvedSecurity {
 }
 
 impl ResolvedSecurity {
-    /// Returns false if all who are let in may call everything, as often as they like.
+    /// Returns false if all who are let in may call everything, as often as they like: the document
+    /// says who may connect, or where to record that, and nothing of calls.
     pub fn has_rules(&self) -> bool {
-        let SecurityOptions { allow, deny, limits, .. } = &self.options;
-        let none = allow.is_empty() && deny.is_empty() && limits.is_empty();
-        !none || self.tcp == ResolvedTcpSecurity::None
+        let SecurityOptions { allow, deny, limits, tcp, audit, .. } = &self.options;
+        let says_nothing = allow.is_empty() && deny.is_empty() && limits.is_empty();
+        !(says_nothing && (tcp.is_some() || audit.is_some()))
     }
 }
 
@@ -349,9 +351,9 @@ pub enum Who {
     User(u32),
     /// The hosts of a subnet. Of IPv6, at most 64 bits count, or it is the loopback address.
     Host(IpSubnet),
-    /// Those that know the secret of the cluster.
+    /// Peers that know the secret of the cluster.
     Member,
-    /// Those with a name of this form, where `*` stands for any text.
+    /// Peers with a name of this form, where `*` stands for any text.
     Name(Arc<str>),
 }
 

@@ -91,9 +91,9 @@ pub enum ResolvedTcpSecurity {
     /// Everybody.
     #[default]
     None,
-    /// Those that know the secret in this file.
+    /// Peers that know the secret in this file.
     ClusterSecret(PathBuf),
-    /// Those that have a certificate.
+    /// Peers that have a certificate.
     MutualTls {
         /// As [`TcpSecurityOptions::certificate`].
         certificate: PathBuf,

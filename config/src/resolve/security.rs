@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::dependencies::typed;
-use super::tcp_security::{self, is_near};
+use super::tcp_security::{self, is_near, tcp_part};
 use super::{Findings, ResolvedProvider};
 use crate::document::config::Config;
 use crate::document::security::{
@@ -277,13 +277,13 @@ fn host(subnet: IpSubnet) -> Result<Who, String> {
 /// Warns of rules that do nothing, and of those that do more than most want.
 fn holes(config: &Config, security: &ResolvedSecurity, found: &mut Findings) {
     let ResolvedSecurity { options, allow, deny, limits, tcp } = security;
-    if allow.is_empty() {
+    if allow.is_empty() && security.has_rules() {
         found.warn(PATH, "no rule allows anything: every call from outside is refused");
     }
     let (address, auto_sm) = (&*config.margo.address, config.mercury.auto_sm);
     let is_sm = address.split("://").next() == Some("na+sm");
     let knows_users = is_sm || auto_sm;
-    let knows_hosts = address.starts_with("na+tcp") || address.starts_with("ucx+");
+    let knows_hosts = tcp_part(address).is_some() || address.starts_with("ucx+");
     // There a test says who is behind a node.
     let is_sim = address.starts_with("na+sim");
     let unknown = |who: &Who| match who {

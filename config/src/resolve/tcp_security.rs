@@ -54,8 +54,11 @@ pub(super) fn resolve(config: &Config, found: &mut Findings) -> ResolvedTcpSecur
         TcpSecurityMode::None => {
             let subnet = IpSubnet::parse(config.mercury.ip_subnet.as_deref().unwrap_or_default());
             let is_wide = subnet.is_ok_and(|subnet| !subnet.ip.is_loopback());
-            let is_open = address.starts_with("na+tcp") && (is_wide || !is_near(address));
-            if is_open && config.margo.listen && !given.beyond_loopback {
+            let is_open = |address| is_wide || !is_near(address);
+            if tcp_part(address).is_some_and(is_open)
+                && config.margo.listen
+                && !given.beyond_loopback
+            {
                 found.error("margo.address", everybody(address));
             }
             ResolvedTcpSecurity::None
@@ -81,8 +84,17 @@ fn everybody(address: &str) -> String {
     )
 }
 
+/// Returns the part of an address that is for tcp: all of it, or the last one of a composed
+/// address.
+pub(super) fn tcp_part(address: &str) -> Option<&str> {
+    let part = address.rsplit('#').next()?;
+    let transport = part.split("://").next()?;
+    matches!(transport, "na+tcp" | "tcp").then_some(part)
+}
+
 /// Returns true if only processes of this host reach the address.
 pub(super) fn is_near(address: &str) -> bool {
+    let address = tcp_part(address).unwrap_or(address);
     let (transport, rest) = address.split_once("://").unwrap_or((address, ""));
     let host = match rest.strip_prefix('[') {
         Some(rest) => rest.split(']').next(),
@@ -91,7 +103,7 @@ pub(super) fn is_near(address: &str) -> bool {
     let host = host.unwrap_or_default();
     matches!(transport, "na+sm" | "na+sim" | "ucx+sm")
         // Without a host, it listens on the loopback address.
-        || (host.is_empty() && transport == "na+tcp")
+        || (host.is_empty() && matches!(transport, "na+tcp" | "tcp"))
         || host == "localhost"
         || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
@@ -115,6 +127,10 @@ mod tests {
             ("na+tcp://eth0:7000", false),
             ("na+tcp://0.0.0.0:7000", false),
             ("na+tcp://[::]:7000", false),
+            ("tcp://", true),
+            ("tcp://0.0.0.0:7000", false),
+            ("uid://h#na+sm://a#na+tcp://127.0.0.1:7", true),
+            ("uid://h#na+sm://a#na+tcp://0.0.0.0:7", false),
             ("ofi+verbs://ib0", false),
         ] {
             assert_eq!(is_near(address), near, "{address}");

@@ -9,7 +9,7 @@ use super::*;
 const SEC: u64 = 1_000_000_000;
 const OWN: u32 = 1000;
 
-/// Those of a document.
+/// The limits of a document.
 fn limits(list: &str) -> Arc<Limits> {
     let text = format!(
         r#"{{ "margo": {{ "security": {{

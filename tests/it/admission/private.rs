@@ -80,6 +80,28 @@ fn rules_know_members() {
     }
 }
 
+/// What a document says of connections, or of a record, is no rule about calls.
+#[test]
+fn documents_without_rules_let_everybody_call_who_is_let_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let audit = folder.path().join("audit").display().to_string();
+    for security in [
+        r#"{ "tcp": { "mode": "none", "beyond_loopback": true } }"#.to_owned(),
+        format!(r#"{{ "audit": {{ "file": "{audit}" }} }}"#),
+    ] {
+        let document = format!(
+            r#"{{ "margo": {{ "address": "na+tcp://127.0.0.1:0", "security": {security} }} }}"#
+        );
+        let service = margo::init(&document).unwrap();
+        service.register(LEN, |request| drop(request.respond(&7))).unwrap();
+        let client = Instance::builder("na+tcp://").listen(false).start().unwrap();
+        let to = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        assert_eq!(client.forward_timed(LEN, &to, &vec![], PATIENCE).unwrap(), 7, "{security}");
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
+    }
+}
+
 #[test]
 fn a_client_is_told_why_it_is_not_let_in() {
     let secret = secret();
