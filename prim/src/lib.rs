@@ -13,6 +13,7 @@
 //! | [`glob`] | patterns in which `*` stands for any text |
 //! | [`fork`] | tells a process from the children that were forked off it |
 //! | [`lost`] | wake-ups through a descriptor, and the end of the process if other code closed it |
+//! | [`signals`] | keeps signals off a thread of the runtime's |
 //! | [`standard`] | keeps the numbers of standard input, output and error taken |
 //! | [`panic`](mod@panic) | lets go of what a caught panic has left behind |
 //! | [`prefetch`] | a hint to the cache about a line that is to be written |
@@ -40,4 +41,4 @@ pub mod sync;
 pub use self::lines::{CellCount, OwnLine, ThreadCells};
 #[cfg(not(loom))]
 pub use self::process::fork;
-pub use self::process::{lost, standard};
+pub use self::process::{lost, signals, standard};

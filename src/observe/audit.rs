@@ -1,8 +1,8 @@
 //! The audit file (`margo.security.audit`): a line of JSON for each refusal by the rules, for each
 //! session with a peer that begins, ends or does not come about, and for each administrative act.
 //!
-//! Whoever has something to record makes it only if there is room in its second, and hands it to a
-//! thread that writes (`queue.rs`): nobody waits for the disk. How many records were left out is a
+//! A record is made only if there is room in its second, and handed to a thread that writes
+//! (`queue.rs`): nobody waits for the disk. How many records were left out is a
 //! record, too. A record says who asked for what, and no more: arguments and keys never come here.
 
 use std::fs::{File, OpenOptions};
@@ -212,7 +212,7 @@ fn open(path: &Path) -> io::Result<File> {
 
 struct AuditWriter {
     file: Rotated,
-    /// Whole lines that are not written yet.
+    /// Lines, whole ones, that are not written yet.
     lines: Vec<u8>,
     /// Records that were lost, as far as they are told of.
     lost: u64,

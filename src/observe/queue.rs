@@ -1,7 +1,7 @@
 //! The queue to a thread that writes records: of a trace, or of an audit file.
 //!
-//! Whoever has a record hands it over and goes on; if too many records wait already, this one is
-//! lost and counted. The writing thread sleeps while there are none: `wake.rs` says how
+//! A caller hands a record over and goes on; if too many records wait already, this one is lost and
+//! counted. The writing thread sleeps while there are none: `wake.rs` says how
 //! it is woken.
 
 use std::io;

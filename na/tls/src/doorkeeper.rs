@@ -13,11 +13,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use na_core::Error;
 use prim::fork::Process;
 use prim::sync::{Arc, Mutex, lock};
+use prim::{lost, signals};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -29,6 +32,13 @@ const EVENTS_MAX: usize = 64;
 
 /// The key of the bell in the epoll set.
 const BELL: u64 = u64::MAX;
+
+/// How bells are called, should one be lost.
+const BELL_NAME: &str = "an eventfd by which handshakes of TLS are handed over";
+
+/// How long the end of the thread is waited for. It takes as long as one step of a handshake,
+/// unless a file that it reads is on a server that does not answer.
+const END_WITHIN: Duration = Duration::from_secs(1);
 
 /// Which side of a handshake is ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,29 +95,19 @@ impl Desk {
 
     /// Takes the outcomes that are there.
     pub fn take(&self) -> Vec<Outcome> {
-        silence(&self.bell);
+        lost::silence(&self.bell, BELL_NAME);
         std::mem::take(&mut lock(&self.outcomes))
     }
 
     fn put(&self, outcome: Outcome) {
         lock(&self.outcomes).push(outcome);
-        ring(&self.bell);
+        lost::ring(&self.bell, BELL_NAME);
     }
 }
 
 fn bell() -> Result<OwnedFd, Error> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|errno| Error::io("cannot create an eventfd", errno))
-}
-
-fn ring(bell: &OwnedFd) {
-    // It fails if it has rung 2^64 times, and then it rings.
-    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
-}
-
-fn silence(bell: &OwnedFd) {
-    // It fails if it does not ring.
-    let _ = rustix::io::read(bell, &mut [0_u8; 8]);
 }
 
 struct Shared {
@@ -121,7 +121,8 @@ struct Shared {
 /// ended.
 pub struct Doorkeeper {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    /// The thread, and what is closed when it is about to end.
+    thread: Mutex<Option<(JoinHandle<()>, Receiver<()>)>>,
     process: Process,
 }
 
@@ -147,11 +148,15 @@ impl Doorkeeper {
             .map_err(|errno| Error::io("cannot watch a descriptor", errno))?;
         let shared = Arc::new(shared);
         let own = shared.clone();
+        let (runs, ends) = channel::<()>();
         let thread = std::thread::Builder::new().name("margo-tls".to_owned());
         let thread = thread
-            .spawn(move || Desks { shared: own, epoll, open: Vec::new() }.run())
+            .spawn(move || {
+                let _runs = runs;
+                Desks { shared: own, epoll, open: Vec::new() }.run();
+            })
             .map_err(|error| Error::io("cannot start the thread for TLS handshakes", error))?;
-        Ok(Self { shared, thread: Some(thread), process: Process::current() })
+        Ok(Self { shared, thread: Mutex::new(Some((thread, ends))), process: Process::current() })
     }
 
     /// Makes a handshake some time soon.
@@ -159,22 +164,25 @@ impl Doorkeeper {
         if let Some(jobs) = &mut *lock(&self.shared.jobs) {
             jobs.push(job);
         }
-        ring(&self.shared.bell);
+        lost::ring(&self.shared.bell, BELL_NAME);
     }
 }
 
 impl Drop for Doorkeeper {
     fn drop(&mut self) {
+        let Some((thread, ends)) = lock(&self.thread).take() else { return };
         // A child that was forked off has no thread, and its bell is its parent's.
         if self.process.is_other() {
-            std::mem::forget(self.thread.take());
-            return;
+            return std::mem::forget(thread);
         }
         lock(&self.shared.jobs).take();
-        ring(&self.shared.bell);
-        // It takes as long as one step of a handshake, if one is being made.
-        let ended = self.thread.take().map(JoinHandle::join);
-        debug_assert!(!matches!(ended, Some(Err(_))), "the thread for handshakes has panicked");
+        lost::ring(&self.shared.bell, BELL_NAME);
+        if let Err(RecvTimeoutError::Timeout) = ends.recv_timeout(END_WITHIN) {
+            tracing::warn!("the thread for TLS handshakes goes on: it waits for a file");
+            return;
+        }
+        let ended = thread.join();
+        debug_assert!(ended.is_ok(), "the thread for handshakes has panicked");
     }
 }
 
@@ -196,7 +204,7 @@ struct Desks {
 
 impl Desks {
     fn run(mut self) {
-        block_signals();
+        signals::block_all();
         let no_event = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         loop {
             let mut events = [no_event; EVENTS_MAX];
@@ -220,7 +228,7 @@ impl Desks {
 
     /// Returns `false` when there is nothing more to do.
     fn take_jobs(&mut self) -> bool {
-        silence(&self.shared.bell);
+        lost::silence(&self.shared.bell, BELL_NAME);
         let Some(jobs) = lock(&self.shared.jobs).as_mut().map(std::mem::take) else { return false };
         jobs.into_iter().for_each(|job| self.begin(job));
         true
@@ -296,13 +304,4 @@ fn end(job: Job, result: Result<Box<Secured>, Failure>) {
 fn remote_ip(socket: impl AsFd) -> Option<IpAddr> {
     let address = rustix::net::getpeername(socket).ok()??;
     SocketAddr::try_from(address).ok().map(|address| address.ip())
-}
-
-/// Leaves signals to the threads of the program.
-fn block_signals() {
-    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: fills the set, which is ours.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: the set was filled; the old mask is not asked for.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut()) };
 }

@@ -3,9 +3,10 @@
 //! - Imports: `sync`.
 //! - Reading order: `fork.rs` (tells a process from its children) · `lost.rs` (wake-ups through a
 //!   descriptor, and the end of the process if other code closed it) · `standard.rs` (keeps the
-//!   numbers of standard input, output and error taken).
+//!   numbers of standard input, output and error taken) · `signals.rs` (keeps them off a thread).
 
 #[cfg(not(loom))]
 pub mod fork;
 pub mod lost;
+pub mod signals;
 pub mod standard;

@@ -408,7 +408,7 @@ impl Metrics {
         }
     }
 
-    /// Those of the program. The snapshot may be that of another process, so nothing of it is
+    /// Tables of the program. The snapshot may be that of another process, so nothing of it is
     /// taken for granted.
     fn tables(&self, text: &mut Text) {
         let mut seen = BTreeSet::new();

@@ -1,6 +1,6 @@
 //! Items in the order of their times.
 //!
-//! What comes from one producer is mostly in order already. So the items that wait are in *runs*,
+//! Items of one producer are mostly in order already. So the items that wait are in *runs*,
 //! each in order, about as many as there are producers: an item is put behind the one that came
 //! before it, or at the end of the first run that ends before it. Ends of runs fall from the first
 //! run to the last, so that one is found by halving, and there are no more runs than the disorder

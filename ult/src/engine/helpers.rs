@@ -23,6 +23,7 @@ use std::sync::{Condvar, PoisonError};
 use std::time::Duration;
 
 use prim::fork::Process;
+use prim::signals;
 
 use crate::base::contain::contained_alone;
 use crate::sync::{Arc, Mutex, MutexGuard, lock, thread};
@@ -230,7 +231,7 @@ impl Helpers {
 
     /// Works until there was nothing to do for a while.
     fn serve(&self) {
-        block_signals();
+        signals::block_all();
         // A thread begins where its maker is bound, which is some execution stream. One that the
         // system does not let go from there works as well.
         let _ = bind_this_thread(&self.cpus);
@@ -271,16 +272,4 @@ impl fmt::Debug for Helpers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Helpers").field(&self.stats()).finish()
     }
-}
-
-/// Signals of the process are for the program's own threads.
-fn block_signals() {
-    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY:
-    // - memory: the call initialises the set, and looks at nothing else.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY:
-    // - memory: the set was initialised just above and is only read; no old mask is stored;
-    // - the mask is this thread's own.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut()) };
 }

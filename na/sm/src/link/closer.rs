@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 
 use crate::address::own_uid;
 use prim::fork::Process;
+use prim::signals;
 use prim::sync::{Arc, Mutex, lock};
 
 /// Packets and sockets of one user that may wait to be closed while more of him are let in.
@@ -97,7 +98,7 @@ impl Closer {
     }
 
     fn run(&self) {
-        block_signals();
+        signals::block_all();
         let mut state = lock(&self.state);
         while let Some(Parked { uid, fds }) = state.waiting.pop_front() {
             drop(state);
@@ -123,13 +124,4 @@ impl Drop for Closer {
         let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         std::mem::forget(std::mem::take(&mut state.waiting));
     }
-}
-
-/// Leaves signals to the threads of the program.
-fn block_signals() {
-    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: fills the set, which is ours.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: the set was filled; the old mask is not asked for.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut()) };
 }

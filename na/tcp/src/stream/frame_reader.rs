@@ -161,6 +161,8 @@ pub(crate) struct FrameReader {
     end: usize,
     long: Option<Long>,
     opener: Option<Opener>,
+    /// Why no more can be opened; told when what was opened before has been handled.
+    unreadable: Option<Unreadable>,
     /// Where bytes of records lie that are not opened, at `end` or behind it.
     sealed: Range<usize>,
     /// Bytes of the data whose header is in front: those that follow it in the buffer, and those
@@ -178,6 +180,7 @@ impl FrameReader {
             end: 0,
             long: None,
             opener: None,
+            unreadable: None,
             sealed: 0..0,
             landed: (0, 0),
             message_bytes_max,
@@ -460,8 +463,17 @@ impl FrameReader {
     /// As [`fill`](Self::fill), from records.
     fn fill_opened(&mut self, from: impl AsFd) -> io::Result<(usize, bool)> {
         let (before, mut short) = (self.end, false);
+        if let Some(reason) = self.unreadable.take() {
+            return Err(reason.into());
+        }
         loop {
-            let is_over = self.open()?;
+            let is_over = match self.open() {
+                Err(reason) if self.end > before => {
+                    self.unreadable = Some(reason);
+                    return Ok((self.end - before, false));
+                }
+                opened => opened?,
+            };
             if self.end > before || is_over {
                 return Ok((self.end - before, short));
             }

@@ -245,9 +245,10 @@ impl Outgoing {
         self.verdicts
     }
 
-    /// Bytes of memory that wait for the peer and that it makes grow: answers and verdicts.
+    /// Bytes of memory that wait for the peer and that it makes grow: answers, verdicts, and
+    /// records of which it takes none.
     pub(crate) fn held(&self) -> usize {
-        self.answers + self.packed + self.verdicts * size_of::<Frame>()
+        self.answers + self.packed + self.verdicts * size_of::<Frame>() + self.sealed
     }
 
     /// Bytes that the peer is to be charged with, of which it was charged with `before`: nothing as

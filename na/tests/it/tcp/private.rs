@@ -208,6 +208,9 @@ fn files_that_others_may_write_or_read_are_refused() {
     }
     std::fs::remove_file(path).unwrap();
     refused("No such file");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    refused("is no file");
 }
 
 /// An authority, its files and those that it has issued.

@@ -9,18 +9,9 @@ use std::sync::Arc;
 
 use ring::hkdf;
 use ring::signature::{Ed25519KeyPair, KeyPair};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
-use rustls::pki_types::{
-    CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer,
-    UnixTime,
-};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
-use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, PeerMisbehaved,
-    SignatureScheme,
-};
+use rustls::{CertificateError, Error};
 use zeroize::Zeroizing;
 
 /// Fewest characters of a secret.
@@ -41,11 +32,10 @@ pub(crate) struct ClusterKeys {
     pub(crate) accepted: Accepted,
 }
 
-/// Verifies that a peer knows a secret.
+/// The public keys of those that know a secret.
 #[derive(Debug)]
 pub(crate) struct Accepted {
     keys: Vec<Vec<u8>>,
-    algorithms: WebPkiSupportedAlgorithms,
 }
 
 /// The 32 bytes of the key that follow from a secret.
@@ -65,7 +55,7 @@ fn seed(secret: &[u8]) -> Zeroizing<[u8; 32]> {
 
 impl ClusterKeys {
     /// The keys of the secrets in the text of a file, one a line.
-    pub(crate) fn of(text: &[u8], algorithms: WebPkiSupportedAlgorithms) -> Result<Self, String> {
+    pub(crate) fn of(text: &[u8]) -> Result<Self, String> {
         let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
         let secrets: Vec<_> = lines.filter(|line| !line.is_empty()).collect();
         if secrets.is_empty() || secrets.len() > SECRETS_MAX {
@@ -88,11 +78,8 @@ impl ClusterKeys {
             let public = [&PUBLIC_HEAD[..], pair.public_key().as_ref()].concat();
             if own.is_none() {
                 let private = Zeroizing::new([&PRIVATE_HEAD[..], &*seed].concat());
-                let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(&private[..]));
-                let signing = rustls::crypto::ring::sign::any_eddsa_type(match &der {
-                    PrivateKeyDer::Pkcs8(der) => der,
-                    _ => return Err("no key follows from it".to_owned()),
-                });
+                let der = PrivatePkcs8KeyDer::from(&private[..]);
+                let signing = rustls::crypto::ring::sign::any_eddsa_type(&der);
                 let certificate = CertificateDer::from(public.clone());
                 let signing = signing.map_err(|error| failed(&error))?;
                 own = Some(Arc::new(CertifiedKey::new(vec![certificate], signing)));
@@ -100,111 +87,17 @@ impl ClusterKeys {
             keys.push(public);
         }
         let own = own.ok_or("it has no secret")?;
-        Ok(Self { own, accepted: Accepted { keys, algorithms } })
+        Ok(Self { own, accepted: Accepted { keys } })
     }
 }
 
 impl Accepted {
-    fn check(&self, key: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> Result<(), Error> {
+    /// Checks that a peer has shown one of the keys, and nothing else.
+    pub(crate) fn check(&self, shown: &[u8], others: usize) -> Result<(), Error> {
         // Public keys: how long a comparison takes tells nothing that is secret.
-        match others.is_empty() && self.keys.iter().any(|known| known == key.as_ref()) {
+        match others == 0 && self.keys.iter().any(|known| known == shown) {
             true => Ok(()),
             false => Err(CertificateError::ApplicationVerificationFailure.into()),
         }
-    }
-
-    fn check_signature(
-        &self,
-        message: &[u8],
-        key: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let key = SubjectPublicKeyInfoDer::from(key.as_ref());
-        verify_tls13_signature_with_raw_key(message, &key, signature, &self.algorithms)
-    }
-}
-
-/// Nobody is asked to speak TLS 1.2.
-pub(crate) fn no_tls12() -> Result<HandshakeSignatureValid, Error> {
-    Err(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into())
-}
-
-impl ServerCertVerifier for Accepted {
-    fn verify_server_cert(
-        &self,
-        key: &CertificateDer<'_>,
-        others: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        self.check(key, others).map(|()| ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _key: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        no_tls12()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        key: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.check_signature(message, key, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
-}
-
-impl ClientCertVerifier for Accepted {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        key: &CertificateDer<'_>,
-        others: &[CertificateDer<'_>],
-        _now: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
-        self.check(key, others).map(|()| ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _key: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        no_tls12()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        key: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.check_signature(message, key, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
     }
 }

@@ -1,8 +1,8 @@
 //! The files that say whom to believe: read only if nobody else may have written them.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
@@ -45,7 +45,9 @@ impl Stamp {
 pub(crate) fn read(path: &Path, readers: Readers) -> Result<Zeroizing<Vec<u8>>, String> {
     let shown = path.display();
     let failed = |error| format!("cannot read {shown}: {error}");
-    let file = File::open(path).map_err(failed)?;
+    // Without waiting for somebody who writes, should it be a pipe.
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
     if !found.is_file() {
         return Err(format!("{shown} is no file"));

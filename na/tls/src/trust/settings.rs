@@ -7,13 +7,15 @@ use std::time::{Duration, SystemTime};
 
 use na_core::{Certificates, Error, Principal, TcpSecurity};
 use prim::sync::{Mutex, lock};
-use rustls::client::Resumption;
+use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::{CryptoProvider, ring as provider};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{
     CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime,
 };
-use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
+use rustls::server::{
+    AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage, ResolvesServerCert,
+};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ServerConfig, client};
@@ -23,6 +25,7 @@ use crate::trust::certificates::{Authorities, name_of};
 use crate::trust::cluster::ClusterKeys;
 use crate::trust::files::{self, Readers, Stamp};
 use crate::trust::shown::not_after;
+use crate::trust::verifier::{Believes, Verifier};
 
 /// The rest of a certificate's time from which on the log warns.
 const EXPIRES_SOON: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -166,17 +169,35 @@ fn has_aes() -> bool {
     return false;
 }
 
-/// Both sides, with the settings that both kinds have in common.
-fn sides((mut dialer, mut acceptor): (ClientConfig, ServerConfig), proves: Proves) -> Sides {
+/// Both sides: those that show `own` and believe the same peers.
+fn sides(
+    crypto: Arc<CryptoProvider>,
+    believes: Believes,
+    own: (Arc<dyn ResolvesClientCert>, Arc<dyn ResolvesServerCert>),
+    proves: Proves,
+) -> Result<Sides, String> {
+    let algorithms = crypto.signature_verification_algorithms;
+    let verifier = Arc::new(Verifier { believes, algorithms });
+    let mut dialer = ClientConfig::builder_with_provider(crypto.clone())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(|error| error.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier.clone())
+        .with_client_cert_resolver(own.0);
     dialer.alpn_protocols = vec![PROTOCOL.to_vec()];
     dialer.resumption = Resumption::disabled();
     dialer.enable_sni = false;
     dialer.enable_secret_extraction = true;
+    let mut acceptor = ServerConfig::builder_with_provider(crypto)
+        .with_protocol_versions(&[&TLS13])
+        .map_err(|error| error.to_string())?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(own.1);
     acceptor.alpn_protocols = vec![PROTOCOL.to_vec()];
     acceptor.session_storage = Arc::new(NoServerSessionStorage {});
     acceptor.send_tls13_tickets = 0;
     acceptor.enable_secret_extraction = true;
-    Sides { dialer: Arc::new(dialer), acceptor: Arc::new(acceptor), proves }
+    Ok(Sides { dialer: Arc::new(dialer), acceptor: Arc::new(acceptor), proves })
 }
 
 fn cluster(path: &Path) -> Result<Sides, String> {
@@ -186,24 +207,11 @@ fn cluster(path: &Path) -> Result<Sides, String> {
 
 /// Both sides of those that know the secrets in a text.
 pub(crate) fn of_secret(text: &[u8]) -> Result<Sides, String> {
-    let crypto = crypto();
-    let algorithms = crypto.signature_verification_algorithms;
-    let ClusterKeys { own, accepted } = ClusterKeys::of(text, algorithms)?;
-    let accepted = Arc::new(accepted);
-    let dialer = ClientConfig::builder_with_provider(crypto.clone())
-        .with_protocol_versions(&[&TLS13])
-        .map_err(|error| error.to_string())?
-        .dangerous()
-        .with_custom_certificate_verifier(accepted.clone())
-        .with_client_cert_resolver(Arc::new(client::AlwaysResolvesClientRawPublicKeys::new(
-            own.clone(),
-        )));
-    let acceptor = ServerConfig::builder_with_provider(crypto)
-        .with_protocol_versions(&[&TLS13])
-        .map_err(|error| error.to_string())?
-        .with_client_cert_verifier(accepted)
-        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own)));
-    Ok(sides((dialer, acceptor), Proves::Membership))
+    let ClusterKeys { own, accepted } = ClusterKeys::of(text)?;
+    let dialer = Arc::new(client::AlwaysResolvesClientRawPublicKeys::new(own.clone()));
+    let acceptor = Arc::new(AlwaysResolvesServerRawPublicKeys::new(own));
+    let (believes, crypto) = (Believes::Members(accepted), crypto());
+    sides(crypto, believes, (dialer, acceptor), Proves::Membership)
 }
 
 /// All items of one kind in a PEM file.
@@ -257,19 +265,9 @@ fn mutual_tls(wanted: &Certificates) -> Result<Sides, String> {
         algorithms: crypto.signature_verification_algorithms,
     };
     warn_of_own(wanted, &own, &authorities);
-    let (own, authorities) = (Arc::new(SingleCertAndKey::from(own)), Arc::new(authorities));
-    let dialer = ClientConfig::builder_with_provider(crypto.clone())
-        .with_protocol_versions(&[&TLS13])
-        .map_err(|error| error.to_string())?
-        .dangerous()
-        .with_custom_certificate_verifier(authorities.clone())
-        .with_client_cert_resolver(own.clone());
-    let acceptor = ServerConfig::builder_with_provider(crypto)
-        .with_protocol_versions(&[&TLS13])
-        .map_err(|error| error.to_string())?
-        .with_client_cert_verifier(authorities)
-        .with_cert_resolver(own);
-    Ok(sides((dialer, acceptor), Proves::Name))
+    let own = Arc::new(SingleCertAndKey::from(own));
+    let believes = Believes::Certificates(authorities);
+    sides(crypto, believes, (own.clone(), own), Proves::Name)
 }
 
 /// Says in the log what our own peers will hold against us, if they trust the same authorities.
