@@ -8,6 +8,7 @@
 //! | state | written by | read by |
 //! |---|---|---|
 //! | `jobs` | pollers | the thread |
+//! | a turn | the thread | its poller |
 //! | a desk | the thread | its poller |
 //! | handshakes | the thread | the thread |
 
@@ -15,7 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use na_core::Error;
 use prim::fork::Process;
@@ -60,6 +61,24 @@ pub struct Job {
     pub key: u64,
     /// Where the outcome goes.
     pub desk: Arc<Desk>,
+    /// What the poller can see of it meanwhile.
+    pub turn: Arc<Turn>,
+}
+
+/// Since when a handshake waits for its peer, and not for us: who has few places for handshakes
+/// takes them from those that wait for longest.
+#[derive(Debug, Default)]
+pub struct Turn(Mutex<Option<Instant>>);
+
+impl Turn {
+    /// Since when the peer has all that we have to say; `None` while it is our turn.
+    pub fn of_peer_since(&self) -> Option<Instant> {
+        *lock(&self.0)
+    }
+
+    fn is_of_peer(&self) {
+        *lock(&self.0) = Some(Instant::now());
+    }
 }
 
 /// A handshake that has ended.
@@ -266,7 +285,11 @@ impl Desks {
         let Open { job, handshake, writes } = open;
         let (progress, handshake) = handshake.advance(&*job.socket);
         let result = match (progress, handshake) {
-            (Progress::Waits(for_room), Some(handshake)) => {
+            (Progress::Waits(for_room), Some(mut handshake)) => {
+                // Bytes of the peer do not count: it may send one at a time.
+                if handshake.take_has_spoken() || is_new {
+                    job.turn.is_of_peer();
+                }
                 let wanted = if for_room { EventFlags::OUT } else { EventFlags::IN };
                 let data = EventData::new_u64(at as u64);
                 let watched = match is_new {

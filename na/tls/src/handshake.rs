@@ -75,6 +75,7 @@ pub(crate) struct Handshake {
     received: usize,
     outgoing: Vec<u8>,
     sent: usize,
+    has_spoken: bool,
 }
 
 impl Handshake {
@@ -92,8 +93,17 @@ impl Handshake {
     }
 
     fn new(side: Side, sides: Sides, address: Option<IpAddr>) -> Self {
-        let (incoming, outgoing) = (Vec::new(), Vec::new());
-        Self { side, sides, address, incoming, shown: 0, received: 0, outgoing, sent: 0 }
+        Self {
+            side,
+            sides,
+            address,
+            incoming: Vec::new(),
+            shown: 0,
+            received: 0,
+            outgoing: Vec::new(),
+            sent: 0,
+            has_spoken: false,
+        }
     }
 
     /// Goes on as far as the socket allows.
@@ -146,11 +156,19 @@ impl Handshake {
         }
     }
 
+    /// Returns whether something was sent since this was asked last.
+    pub(crate) fn take_has_spoken(&mut self) -> bool {
+        std::mem::take(&mut self.has_spoken)
+    }
+
     fn push(&mut self, socket: impl AsFd) -> io::Result<()> {
         while self.sent < self.outgoing.len() {
             let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
             match rustix::net::send(&socket, &self.outgoing[self.sent..], flags) {
-                Ok(sent) => self.sent += sent,
+                Ok(sent) => {
+                    self.sent += sent;
+                    self.has_spoken = true;
+                }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }

@@ -24,7 +24,7 @@ mod record;
 mod tests;
 mod trust;
 
-pub use self::doorkeeper::{Desk, Doorkeeper, Job, Outcome, Role};
+pub use self::doorkeeper::{Desk, Doorkeeper, Job, Outcome, Role, Turn};
 pub use self::handshake::{Failure, Secured};
 pub use self::record::{
     DATA_BYTES_MAX, HEADER_BYTES, Opened, Opener, Plaintext, RECORD_BYTES_MAX, Sealer, Unreadable,

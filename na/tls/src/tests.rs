@@ -9,6 +9,7 @@ use std::sync::Arc;
 use na_core::TcpSecurity;
 use proptest::prelude::*;
 
+use crate::doorkeeper::{Desk, Doorkeeper, Job, Role, Turn};
 use crate::handshake::{Handshake, Progress, Secured};
 use crate::record::{HEADER_BYTES, Opened, Opener, Plaintext, Sealer, Unreadable, record_bytes};
 use crate::trust::settings::Settings;
@@ -171,6 +172,42 @@ fn records_without_data_are_few() {
     };
     assert_eq!(empty(32).unwrap(), b"");
     assert!(empty(1).is_err());
+}
+
+#[test]
+fn a_byte_at_a_time_does_not_make_a_peer_less_late() {
+    let (settings, _file) = settings();
+    let doorkeeper = Doorkeeper::start(settings.clone()).unwrap();
+    let desk = Desk::new().unwrap();
+    let [socket, mut peer] = sockets();
+    let turn = prim::sync::Arc::new(Turn::default());
+    assert_eq!(turn.of_peer_since(), None, "nobody has looked at it");
+    let socket = prim::sync::Arc::new(socket.into());
+    let (role, key) = (Role::Acceptor, 0);
+    doorkeeper.secure(Job { socket, role, key, desk: desk.clone(), turn: turn.clone() });
+    let hello = {
+        let [mine, mut other] = sockets();
+        let dialer = Box::new(Handshake::dial(settings.sides(), HERE).unwrap());
+        let _ = dialer.advance(&mine);
+        let mut hello = vec![0; 4096];
+        let len = other.read(&mut hello).unwrap();
+        hello.truncate(len);
+        hello
+    };
+    while turn.of_peer_since().is_none() {
+        std::thread::yield_now();
+    }
+    let since = turn.of_peer_since();
+    let (last, rest) = hello.split_last().unwrap();
+    for byte in rest {
+        peer.write_all(&[*byte]).unwrap();
+        assert_eq!(turn.of_peer_since(), since);
+    }
+    peer.write_all(&[*last]).unwrap();
+    while turn.of_peer_since() == since {
+        std::thread::yield_now();
+    }
+    assert!(peer.read(&mut [0; 1]).is_ok(), "it has been answered before");
 }
 
 #[test]

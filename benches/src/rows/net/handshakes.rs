@@ -37,7 +37,7 @@ impl Side {
 
     fn secure(&self, socket: OwnedFd, role: Role) {
         let (socket, desk) = (Arc::new(socket), self.desk.clone());
-        self.doorkeeper.secure(Job { socket, role, key: 0, desk });
+        self.doorkeeper.secure(Job { socket, role, key: 0, desk, turn: Arc::default() });
     }
 
     /// Handshakes that have ended, all of them well.

@@ -1,11 +1,12 @@
 //! Cases about many peers.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::Case;
 use super::Random;
 use super::node::{Node, drive, finish};
-use crate::{Addr, Tag};
+use crate::{Addr, OpenOptions, Tag};
 
 /// How many peers a transport has to bear at one endpoint.
 fn crowd(transport: &str) -> usize {
@@ -45,7 +46,14 @@ pub fn many_peers(case: &Case<'_>) {
         println!("only {count} of {wanted} peers: too few file descriptors are allowed");
     }
     let mut origins = vec![first];
-    origins.extend((1..count).map(|_| Node::open(case, false)));
+    // All of them share what processors others leave, and those that are late are tried again.
+    let mut patient = OpenOptions::listening(false);
+    patient.connect_timeout = Duration::from_secs(60);
+    patient.tcp.connect_retry = patient.connect_timeout;
+    origins.extend((1..count).map(|_| match case.open_with(&patient) {
+        Some(origin) => Node::new(case, origin),
+        None => Node::open(case, false),
+    }));
     let to_target: Vec<Addr> = origins.iter().map(|origin| origin.addr_of(&target)).collect();
 
     // All connect at once.

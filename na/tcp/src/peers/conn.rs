@@ -9,7 +9,7 @@ use crate::stream::frame_reader::FrameReader;
 use na_core::Addr;
 use na_core::Principal;
 use na_core::group::placement::Permit;
-use na_tls::Sealer;
+use na_tls::{Sealer, Turn};
 use prim::sync::Arc;
 
 /// Connecting to one address of a peer, until its hello is there. `next` is the address to try if
@@ -28,8 +28,8 @@ pub(crate) enum Stage {
     Connecting(Attempt),
     /// We have dialed, and wait for the other side's hello.
     Greeting(Attempt),
-    /// Somebody has dialed us, and has not said its hello.
-    Accepted { deadline: Instant },
+    /// Somebody has dialed us, and owes us its hello since then.
+    Accepted { since: Instant, deadline: Instant },
     /// Carries frames of `peer`, which arriving messages call `addr`.
     Up { peer: Arc<Peer>, addr: Addr },
 }
@@ -63,7 +63,7 @@ pub(crate) struct Conn {
     pub(crate) stage: Stage,
     pub(crate) incoming: FrameReader,
     /// A handshake of TLS is under way, before anything else is said.
-    pub(crate) is_securing: bool,
+    pub(crate) securing: Option<Arc<Turn>>,
     /// Seals what is sent, from the handshake on until a link with the peer has it.
     pub(crate) sealer: Option<Box<Sealer>>,
     /// The identity that the peer has proven in the handshake, or else its host.
@@ -101,7 +101,7 @@ impl Conn {
             socket: Arc::new(socket),
             stage,
             incoming: FrameReader::new(message_bytes_max),
-            is_securing: false,
+            securing: None,
             sealer: None,
             principal: Principal::Unknown,
             readable: false,
@@ -141,15 +141,24 @@ impl Conn {
 
     /// Returns whether there is something to do for it at once.
     pub(crate) fn has_work(&self) -> bool {
-        !self.is_securing && ((self.readable && self.paused.is_none()) || self.writable)
+        self.securing.is_none() && ((self.readable && self.paused.is_none()) || self.writable)
     }
 
     /// Until when it must have come further.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Connecting(attempt) | Stage::Greeting(attempt) => Some(attempt.until),
-            Stage::Accepted { deadline } => Some(*deadline),
+            Stage::Accepted { deadline, .. } => Some(*deadline),
             Stage::Up { .. } => None,
+        }
+    }
+
+    /// Since when a caller that is not known owes us something. `None`: it is our turn.
+    pub(crate) fn owes_since(&self) -> Option<Instant> {
+        match (&self.stage, &self.securing) {
+            (Stage::Accepted { .. }, Some(turn)) => turn.of_peer_since(),
+            (Stage::Accepted { since, .. }, None) => Some(*since),
+            _ => None,
         }
     }
 }
@@ -236,8 +245,9 @@ mod tests {
 
     fn conn() -> Conn {
         let socket = std::os::unix::net::UnixStream::pair().unwrap().0.into();
-        let deadline = Instant::now() + Duration::from_secs(1);
-        Conn::new(socket, Stage::Accepted { deadline }, 4096)
+        let since = Instant::now();
+        let deadline = since + Duration::from_secs(1);
+        Conn::new(socket, Stage::Accepted { since, deadline }, 4096)
     }
 
     #[test]

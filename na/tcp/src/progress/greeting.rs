@@ -41,12 +41,13 @@ use na_core::{Error, Principal, SessionChange};
 use na_tls::{Failure, Job, Outcome, Role, Secured};
 use prim::sync::{Arc, lock};
 
-/// Accepted connections that may be without a hello; beyond, the oldest is dropped if it has had
-/// [`HALF_OPEN_PATIENCE`], else the others wait in the kernel's queue.
+/// Accepted connections that may be without a hello; beyond, the one whose peer is late for longest
+/// is dropped if it has had [`HALF_OPEN_PATIENCE`], else the others wait in the kernel's queue.
 pub(crate) const HALF_OPEN_MAX: usize = 256;
 
-/// How long an accepted connection may at least take for its hello. When thousands of peers dial at
-/// once, none of them is to be dropped for being early.
+/// How long the peer of an accepted connection may at least take for its hello, or for the next
+/// word of its handshake. When thousands of peers dial at once, none of them is to be dropped for
+/// being early, nor because we are slow.
 const HALF_OPEN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How bytes are sent to a connection that is turned away.
@@ -107,7 +108,8 @@ impl Poller {
     fn watch(&mut self, core: &Core, socket: OwnedFd, stage: Stage) -> io::Result<u64> {
         socket::configure(&socket, &core.options, core.class)?;
         let mut conn = Conn::new(socket, stage, core.message_bytes_max);
-        conn.is_securing = core.desk.is_some() && matches!(conn.stage, Stage::Accepted { .. });
+        let is_accepted = matches!(conn.stage, Stage::Accepted { .. });
+        conn.securing = (core.desk.is_some() && is_accepted).then(Arc::default);
         let key = self.enlist(core, conn)?;
         self.secure(core, key);
         Ok(key)
@@ -115,14 +117,15 @@ impl Poller {
 
     /// Has the handshake of a connection made that is to have one before anything is said.
     fn secure(&mut self, core: &Core, key: u64) {
-        let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.is_securing) else { return };
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let Some(turn) = conn.securing.clone() else { return };
         let remote = socket::remote_address(&conn.socket).map(|address| address.ip());
         let role = match (&conn.stage, remote) {
             (Stage::Greeting(_), Ok(address)) => Role::Dialer(address),
             _ => Role::Acceptor,
         };
         if let Some((doorkeeper, desk)) = core.group.doorkeeper.as_ref().zip(core.desk.clone()) {
-            doorkeeper.secure(Job { socket: conn.socket.clone(), role, key, desk });
+            doorkeeper.secure(Job { socket: conn.socket.clone(), role, key, desk, turn });
         }
     }
 
@@ -130,7 +133,7 @@ impl Poller {
     pub(crate) fn take_secured(&mut self, core: &Core) {
         for Outcome { key, result } in core.desk.iter().flat_map(|desk| desk.take()) {
             // It may have been given up, and another one have its place: then this is no news.
-            let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.is_securing) else {
+            let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.securing.is_some()) else {
                 continue;
             };
             let went_on = match result {
@@ -188,8 +191,8 @@ impl Poller {
         let greeted = socket::connected(&conn.socket).and_then(|()| {
             conn.stage = Stage::Greeting(attempt.clone());
             conn.principal = host_of(&conn.socket);
-            conn.is_securing = core.desk.is_some();
-            if conn.is_securing { Ok(()) } else { greet(core, conn) }
+            conn.securing = core.desk.is_some().then(Arc::default);
+            if conn.securing.is_some() { Ok(()) } else { greet(core, conn) }
         });
         let Err(error) = greeted else {
             // Whatever the events said was about connecting.
@@ -229,15 +232,15 @@ impl Poller {
             }
         }
         for _ in 0..ACCEPTS_MAX {
-            if self.is_crowded(core) {
+            if self.is_crowded() {
                 return;
             }
             let Some(listener) = &self.listener else {
                 self.accept_ready = false;
                 return;
             };
-            let deadline = Instant::now() + core.connect_timeout;
-            let stage = Stage::Accepted { deadline };
+            let since = Instant::now();
+            let stage = Stage::Accepted { since, deadline: since + core.connect_timeout };
             let accepted = match socket::accept(listener) {
                 Ok(socket) => self.watch(core, socket, stage).map(|key| self.admit(core, key)),
                 Err(error) => match lack::missing_descriptor(&error) {
@@ -275,9 +278,20 @@ impl Poller {
         }
     }
 
+    /// The connection without a hello, by its place in `half_open`, whose peer is late for longest,
+    /// and since when.
+    fn latest(&mut self) -> Option<(usize, Instant)> {
+        let keys = self.half_open.iter().enumerate();
+        let owing = keys.filter_map(|(at, key)| {
+            let owes_since = self.conns.get_mut(*key).and_then(|conn| conn.owes_since());
+            Some((at, owes_since?))
+        });
+        owing.min_by_key(|(_, since)| *since)
+    }
+
     /// Returns whether accepting has to wait for hellos; it goes on when one comes, or after the
     /// patience.
-    fn is_crowded(&mut self, core: &Core) -> bool {
+    fn is_crowded(&mut self) -> bool {
         let conns = &mut self.conns;
         let is_half_open = |conn: &mut Conn| matches!(conn.stage, Stage::Accepted { .. });
         if self.half_open.len() >= HALF_OPEN_MAX {
@@ -286,12 +300,11 @@ impl Poller {
         if self.half_open.len() < HALF_OPEN_MAX {
             return false;
         }
-        let oldest = self.half_open.front().and_then(|key| conns.get_mut(*key));
-        let accepted_at = oldest
-            .and_then(|conn| conn.deadline())
-            .and_then(|deadline| deadline.checked_sub(core.connect_timeout));
-        let Some(until) = accepted_at.map(|at| at + HALF_OPEN_PATIENCE) else { return false };
-        if until <= Instant::now() {
+        let now = Instant::now();
+        // Where it is our turn everywhere, the end of a handshake goes on with accepting.
+        let since = self.latest().map_or(now, |(_, since)| since);
+        let until = since + HALF_OPEN_PATIENCE;
+        if until <= now {
             return false;
         }
         self.accept_ready = false;
@@ -328,14 +341,15 @@ impl Poller {
 
     fn admit(&mut self, core: &Core, key: u64) {
         if self.half_open.len() >= HALF_OPEN_MAX
-            && let Some(oldest) = self.half_open.pop_front()
+            && let Some((at, _)) = self.latest()
+            && let Some(latest) = self.half_open.remove(at)
         {
-            let reason = "too many connections without a hello: dropping the oldest";
+            let reason = "too many connections without a hello: dropping the one that is latest";
             tracing::debug!("{reason}");
-            if let Some(conn) = self.conns.get_mut(oldest) {
+            if let Some(conn) = self.conns.get_mut(latest) {
                 tell_of_refusal(core, conn, reason);
             }
-            self.drop_conn(oldest);
+            self.drop_conn(latest);
         }
         self.half_open.push_back(key);
     }
@@ -513,7 +527,7 @@ impl Poller {
             }
             Stage::Connecting(attempt) | Stage::Greeting(attempt) => {
                 let attempt = attempt.clone();
-                if conn.is_securing && matches!(lost, Lost::Refused(_)) {
+                if conn.securing.is_some() && matches!(lost, Lost::Refused(_)) {
                     tell_of_refusal(core, conn, &reason);
                 }
                 let error = error(attempt.peer.unreachable(&reason));
@@ -533,7 +547,9 @@ impl Poller {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let waiting = match &conn.stage {
             Stage::Connecting(_) => "connection",
-            Stage::Greeting(_) | Stage::Accepted { .. } if conn.is_securing => "TLS handshake",
+            Stage::Greeting(_) | Stage::Accepted { .. } if conn.securing.is_some() => {
+                "TLS handshake"
+            }
             Stage::Greeting(_) | Stage::Accepted { .. } => "hello",
             Stage::Up { .. } => return,
         };
@@ -595,7 +611,10 @@ fn greet(core: &Core, conn: &mut Conn) -> io::Result<()> {
 /// The handshake of a connection has ended well: now hellos are said.
 fn go_on(core: &Core, conn: &mut Conn, secured: Box<Secured>) -> Result<(), Lost> {
     let Secured { sealer, opener, left, principal } = *secured;
-    conn.is_securing = false;
+    conn.securing = None;
+    if let Stage::Accepted { since, .. } = &mut conn.stage {
+        *since = Instant::now();
+    }
     conn.sealer = Some(sealer);
     conn.principal = principal;
     conn.incoming.open_by(opener, left);

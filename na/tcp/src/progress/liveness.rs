@@ -103,7 +103,10 @@ impl Poller {
                     attempt.until += late;
                     attempt.deadline += late;
                 }
-                Stage::Accepted { deadline } => *deadline += late,
+                Stage::Accepted { since, deadline } => {
+                    *since += late;
+                    *deadline += late;
+                }
                 Stage::Up { .. } => {}
             }
         }

@@ -238,7 +238,7 @@ impl Poller {
     fn look_at(&mut self, core: &Core, key: u64) {
         let Some(mut conn) = self.conns.take(key) else { return };
         conn.queued = false;
-        if conn.is_securing {
+        if conn.securing.is_some() {
             return self.conns.put_back(conn);
         }
         if matches!(conn.stage, Stage::Connecting(_)) {
