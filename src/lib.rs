@@ -135,6 +135,7 @@ pub(crate) use self::{
 };
 pub use self::{
     bulk::{bulk_request::BulkRequest, bulk_transfer::BulkTransfer},
+    dispatch::in_place::DecodeInPlace,
     error::{BulkError, ForwardError, InitError, RegisterError, RespondError},
     hg::{Bulk, HgError, ProviderId, ReturnCode, RpcId},
     instance::{

@@ -68,7 +68,7 @@ pub use self::{
     progress::sink::Sink,
     requests::{
         raw_request::RawRequest,
-        request::{LentRequest, RequestHandle, RequestParts, Sent},
+        request::{LentRequest, RequestHandle, RequestParts, Sent, TakenPayload},
     },
     wire::{
         checksum::{ChecksumLevel, PayloadSum},

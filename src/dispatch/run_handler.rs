@@ -16,19 +16,20 @@ use std::time::Instant;
 
 use hg::{
     Core, HgError, LentRequest, OpRef, ProcError, ProviderId, RawRequest, Registration,
-    RequestHandle, RequestParts, ReturnCode, Sent, margo, proc,
+    RequestHandle, RequestParts, ReturnCode, Sent, TakenPayload, margo, proc,
 };
 use na::claim::Claim;
 use na::lock::Lock;
 use na::shared::{Shared, UninitShared};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use ult::{PoolRef, Priority, SpawnError, UltBuilder};
 
 use crate::admission::counters::Counters;
 use crate::admission::waiting::Waiting;
 use crate::dispatch::admit::{self, AdmissionStep};
 use crate::dispatch::error_response::{self, NO_ULT};
+use crate::dispatch::in_place::DecodeInPlace;
 use crate::dispatch::registered_rpc::{RegisteredRpc, Run};
 use crate::instance::inner::Inner;
 use crate::instance::reply::{Ends, NO_UNIT, Reply};
@@ -246,6 +247,21 @@ pub(crate) fn decoding<A: DeserializeOwned>(
     })
 }
 
+/// As [`decoding`], for a handler that looks at the arguments where they have arrived. They stay
+/// there until it returns.
+pub(crate) fn decoding_in_place<A: DecodeInPlace>(
+    handler: impl Fn(&mut Shared<Reply>, A::InPlace<'_>) + Send + Sync + 'static,
+) -> Arc<Run> {
+    Arc::new(move |reply: &mut Shared<Reply>| {
+        let Some(payload) = Reply::take_payload(reply) else { return };
+        match Reply::decode_from::<A::InPlace<'_>>(reply, payload.as_slice()) {
+            Ok(args) => handler(reply, args),
+            Err(error) => reply.undecodable(error),
+        }
+        payload.give_back(reply.core());
+    })
+}
+
 impl Reply {
     // Inlined, so that what came with the message is written where it stays, once.
     #[inline(always)]
@@ -329,6 +345,27 @@ impl Reply {
                 None
             }
         }
+    }
+
+    /// Takes the encoded arguments out of the request.
+    fn take_payload(this: &mut Shared<Self>) -> Option<TakenPayload> {
+        // As in `decode`.
+        let Self { instance, shard, request, .. } = Shared::get_mut(this)?;
+        Some(request.get_mut().take_payload(&*instance.inner().shards.get(*shard).core))
+    }
+
+    /// Decodes arguments from the payload, which was taken out.
+    fn decode_from<'a, A: Deserialize<'a>>(
+        this: &mut Shared<Self>,
+        payload: &'a [u8],
+    ) -> Result<A, ProcError> {
+        let (parent, args) = margo::split_request(payload)?;
+        if let Some(this) = Shared::get_mut(this) {
+            this.parent = parent;
+        }
+        let args = proc::from_slice_within(args, this.core().proc_limits());
+        this.watch.decoded();
+        args
     }
 
     /// Answers with the value that a handler returned, unless it has answered itself.

@@ -371,6 +371,38 @@ impl<A, R> Handle<A, R> {
     {
         self.reply().respond(result)
     }
+
+    /// As [`respond`](Self::respond), with a value that encodes as an `R` does: a borrowed form, so
+    /// that nothing is copied only to be encoded. What encodes alike, [`Rpc::sending`] says; of
+    /// other values the origin can make nothing, or something else.
+    ///
+    /// ```
+    /// use margo::{Instance, ProviderHandle, Rpc};
+    ///
+    /// const MOTTO: Rpc<(), Result<String, String>> = Rpc::new("motto");
+    ///
+    /// let service = Instance::builder("na+sm://").start()?;
+    /// let motto = "a long text".to_owned();
+    /// service.register(MOTTO, move |handle| {
+    ///     let _ = handle.respond_as(&Ok::<&str, &str>(&motto));
+    /// })?;
+    /// let target = ProviderHandle::from(service.self_addr());
+    /// assert_eq!(service.forward(MOTTO, &target, &())?, Ok("a long text".to_owned()));
+    /// # service.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`respond`](Self::respond).
+    ///
+    /// [`Rpc::sending`]: crate::Rpc::sending
+    pub fn respond_as<B>(&self, result: &B) -> Result<(), RespondError>
+    where
+        B: Respondable + ?Sized,
+    {
+        self.reply().respond(result)
+    }
 }
 
 impl<A: fmt::Debug, R> fmt::Debug for Handle<A, R> {

@@ -11,7 +11,9 @@ use serde::de::DeserializeOwned;
 use ult::{PoolRef, Priority};
 
 use crate::admission::gates::Internal;
-use crate::dispatch::run_handler::decoding;
+use crate::dispatch::in_place::DecodeInPlace;
+use crate::dispatch::registered_rpc::Run;
+use crate::dispatch::run_handler::{decoding, decoding_in_place};
 use crate::instance::reply::Reply;
 use crate::serving::provider_rpcs::ProviderRpcs;
 use crate::serving::register::Options;
@@ -25,6 +27,7 @@ use crate::{Handle, Instance, NoResponse, RegisterError, Rpc};
 /// | [`handler`](Self::handler) | the [`Handle`] | when and where it wants, early and from other ULTs too |
 /// | [`returning`](Self::returning) | a borrowed `Handle`, for bulk transfers and nested calls | with what it returns |
 /// | [`function`](Self::function) | the arguments | with what it returns |
+/// | [`in_place`](Self::in_place) | the provider's object, the arguments where they have arrived, and the `Handle` | as the first |
 /// | [`method`](Self::method), [`returning_method`](Self::returning_method) | the provider's object besides | as the first two |
 ///
 /// ```
@@ -197,6 +200,55 @@ where
         self.run(move |reply, args| handler(&object, Handle::new(args, Shared::clone_sole(reply))))
     }
 
+    /// Serves with a handler that looks at the arguments where they have arrived, instead of getting
+    /// a copy: for keys that are looked up and values that go to a file, where a copy costs as much
+    /// as the work. It also gets the provider's object (`()` without a provider) and the duty to
+    /// answer. [`DecodeInPlace`] says what it gets in place of `A`.
+    ///
+    /// ```
+    /// use std::collections::HashMap;
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// use margo::encoding::Bytes;
+    /// use margo::{Instance, ProviderHandle, Rpc};
+    ///
+    /// const GET: Rpc<(Bytes, u64), Option<Bytes>> = Rpc::new("get");
+    ///
+    /// let service = Instance::builder("na+sm://").start()?;
+    /// let blobs = HashMap::from([(b"key".to_vec(), b"value".to_vec())]);
+    /// service.serve(GET).in_place(move |_, (key, from), handle| {
+    ///     let key: Bytes<&[u8]> = key; // in the receive buffer
+    ///     let found = blobs.get(&*key).and_then(|value| value.get(from as usize..));
+    ///     let _ = handle.respond_as(&found.map(Bytes)); // encoded from the map's own memory
+    /// })?;
+    /// let target = ProviderHandle::from(service.self_addr());
+    /// let end = service.forward(GET, &target, &(Bytes(b"key".to_vec()), 2))?;
+    /// assert_eq!(end, Some(Bytes(b"lue".to_vec())));
+    /// # service.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// The receive buffer is kept until the handler returns, so what the arguments borrow cannot
+    /// go along when the [`Handle`] is moved to another ULT.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError`].
+    ///
+    /// Counterpart: `margo_get_input` without copies in the proc function, and `margo_free_input`
+    /// at the end.
+    pub fn in_place<F>(self, handler: F) -> Result<(), RegisterError>
+    where
+        A: DecodeInPlace,
+        F: for<'a> Fn(&T, A::InPlace<'a>, Handle<(), R>) + Send + Sync + 'static,
+    {
+        let object = self.object.clone();
+        let run = decoding_in_place::<A>(move |reply, args| {
+            handler(&object, args, Handle::new((), Shared::clone_sole(reply)));
+        });
+        self.run_as(run)
+    }
+
     pub(crate) fn object(&self) -> &Arc<T> {
         &self.object
     }
@@ -205,10 +257,14 @@ where
     where
         F: Fn(&mut Shared<Reply>, A) + Send + Sync + 'static,
     {
+        self.run_as(decoding(run))
+    }
+
+    fn run_as(self, run: Arc<Run>) -> Result<(), RegisterError> {
         let Self { instance, rpc, options, rpcs, .. } = self;
         let id = rpc.id(options.provider);
         let options = Options { one_way: rpc.is_one_way(), ..options };
-        instance.register_entry(rpc.name(), id, options, decoding(run), rpcs)
+        instance.register_entry(rpc.name(), id, options, run, rpcs)
     }
 }
 

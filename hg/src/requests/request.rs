@@ -393,6 +393,27 @@ impl<T, C: Deref<Target = Core<T>>, O: Borrow<Addr>, R: BorrowMut<RawRequest>> f
     }
 }
 
+/// The payload of a request that was taken out of it, see [`RawRequest::take_payload`]. Dropped, it
+/// frees its memory; [`give_back`](Self::give_back) keeps that for other requests.
+#[derive(Debug)]
+pub struct TakenPayload(Payload);
+
+impl TakenPayload {
+    /// The bytes.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        self.0.as_slice()
+    }
+
+    /// Gives the memory to `core`, for requests to come.
+    #[inline]
+    pub fn give_back<T>(mut self, core: &Core<T>) {
+        if let Some(buf) = self.0.take_buf() {
+            core.buffers.put(buf);
+        }
+    }
+}
+
 impl RawRequest {
     /// Encodes and sends; the request is answered unless this fails.
     #[inline]
@@ -498,6 +519,22 @@ impl RawRequest {
         if core.options.release_input_early && !self.may_keep {
             self.release_payload(core);
         }
+    }
+
+    /// Takes the payload out, to be looked at while the request is answered, and afterwards. To
+    /// `core`, which the request came by, it is as good as read: see
+    /// [`payload_was_read`](Self::payload_was_read). Arguments that were fetched count no more
+    /// among those that it bounds in sum.
+    #[inline]
+    pub fn take_payload<T>(&mut self, core: &Core<T>) -> TakenPayload {
+        let taken = std::mem::replace(&mut self.payload, Payload::None);
+        if let Payload::Overflow(bytes) = &taken
+            && self.held
+        {
+            core.class.held.release(bytes.len() as u64);
+        }
+        self.payload_was_read(core);
+        TakenPayload(taken)
     }
 
     fn release_payload<T>(&mut self, core: &Core<T>) {

@@ -12,6 +12,7 @@ mod deadlines_on_the_way;
 mod descriptions;
 mod errors;
 mod handles;
+mod in_place;
 mod parent;
 mod requests;
 mod requests_stress;
