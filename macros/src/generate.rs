@@ -185,9 +185,12 @@ fn dispatch(method: &Method) -> TokenStream {
     let context = if is_one_way { quote!(&#request) } else { quote!(#request) };
     let names: Vec<_> = method.carried().map(|(ident, ..)| ident).collect();
     let arguments = tuple(&names);
+    let in_place = if is_one_way { None } else { in_place(method) };
+    let (family, forms) = in_place.clone().unzip();
     let passed = method.arguments.iter().map(|argument| match argument {
         Argument::Context => quote!(#context),
         Argument::Carried { ident, by: Passing::Value, .. } => quote!(#ident),
+        Argument::Carried { ident, by: Passing::Text, .. } if in_place.is_some() => quote!(#ident),
         Argument::Carried { ident, .. } => quote!(&#ident),
     });
     let call = quote!(#object.#ident(#(#passed),*));
@@ -198,6 +201,9 @@ fn dispatch(method: &Method) -> TokenStream {
                 #call
             })
         },
+        _ if in_place.is_some() => {
+            quote!(dispatch_in_place::<#family, _>(|#object, #arguments, #request| #call))
+        }
         (_, false) => quote!(dispatch(|#object, #arguments| #call)),
         (_, true) => quote!(dispatch_with_context(|#object, #arguments, #request| #call)),
     };
@@ -206,8 +212,37 @@ fn dispatch(method: &Method) -> TokenStream {
     let bound = bound.map(|bound| quote!(.admission(::margo::config::Admission::new(#bound))));
     quote! {
         #(#cfgs)*
-        #provider.serve(Self::#constant)#pool #bound.#handler?;
+        {
+            #forms
+            #provider.serve(Self::#constant)#pool #bound.#handler?;
+        }
     }
+}
+
+/// The name and the definition of the type that stands for the arguments as they lie in the receive
+/// buffer, if some of them can be looked at there.
+fn in_place(method: &Method) -> Option<(Ident, TokenStream)> {
+    if !method.carried().any(|(.., by)| matches!(by, Passing::Text | Passing::Bytes)) {
+        return None;
+    }
+    let family = internal("InPlace");
+    let forms: Vec<_> = method
+        .carried()
+        .map(|(_, _, owned, by)| match by {
+            Passing::Text => quote!(&'in_place str),
+            Passing::Bytes => quote!(::margo::encoding::Bytes<&'in_place [u8]>),
+            Passing::Value | Passing::Reference => quote!(#owned),
+        })
+        .collect();
+    let forms = tuple(&forms);
+    let definition = quote! {
+        enum #family {}
+
+        impl ::margo::DecodeInPlace for #family {
+            type InPlace<'in_place> = #forms;
+        }
+    };
+    Some((family, definition))
 }
 
 /// The origin's side.
@@ -337,7 +372,7 @@ fn calls(vis: &syn::Visibility, defined: &Ident, method: &Method) -> TokenStream
     let declared: Vec<_> = declared.collect();
     let sent = method.carried().map(|(ident, _, _, by)| match by {
         Passing::Bytes => quote!(::margo::encoding::Bytes(#ident)),
-        Passing::Value | Passing::Reference => quote!(#ident),
+        Passing::Value | Passing::Reference | Passing::Text => quote!(#ident),
     });
     let sent: Vec<_> = sent.collect();
     let sent = tuple(&sent);

@@ -50,8 +50,9 @@ use self::model::{Service, ServiceOptions};
 /// # Arguments
 ///
 /// Anything that implements serde's `Serialize` and `DeserializeOwned`, and references to it. The
-/// client sends `&str`, `&[T]`, `&[u8]` and `&T` without a copy; the target decodes a `String`, a
-/// `Vec<T>`, `margo::encoding::Bytes` or a `T`, and the method borrows that. An argument of type
+/// client sends `&str`, `&[T]`, `&[u8]` and `&T` without a copy. At the target, `&str` and `&[u8]`
+/// lie where they have arrived, unless the method is one-way; of the others a `Vec<T>` or a `T` is
+/// decoded, and the method borrows that. An argument of type
 /// `&RequestContext` does not travel: it says who calls, and until when the answer is waited for.
 ///
 /// The arguments travel as a tuple; a single one as itself.

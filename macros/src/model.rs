@@ -85,6 +85,8 @@ pub(crate) enum Argument {
 pub(crate) enum Passing {
     Value,
     Reference,
+    /// As a `&str`.
+    Text,
     /// As a reference to bytes, which are encoded as a whole.
     Bytes,
 }
@@ -345,17 +347,18 @@ impl Argument {
         }
         may_travel(&reference.elem)?;
         let (owned, by) = match &*reference.elem {
-            elem if is(elem, "str") => (quoted(quote::quote!(::std::string::String)), false),
+            elem if is(elem, "str") => {
+                (quoted(quote::quote!(::std::string::String)), Passing::Text)
+            }
             Type::Slice(slice) if is(&slice.elem, "u8") => {
-                (quoted(quote::quote!(::margo::encoding::Bytes)), true)
+                (quoted(quote::quote!(::margo::encoding::Bytes)), Passing::Bytes)
             }
             Type::Slice(slice) => {
                 let elem = &slice.elem;
-                (quoted(quote::quote!(::std::vec::Vec<#elem>)), false)
+                (quoted(quote::quote!(::std::vec::Vec<#elem>)), Passing::Reference)
             }
-            elem => (elem.clone(), false),
+            elem => (elem.clone(), Passing::Reference),
         };
-        let by = if by { Passing::Bytes } else { Passing::Reference };
         Ok(Self::Carried { ident, declared, owned: Box::new(owned), by })
     }
 }

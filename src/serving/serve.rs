@@ -200,9 +200,9 @@ where
         self.run(move |reply, args| handler(&object, Handle::new(args, Shared::clone_sole(reply))))
     }
 
-    /// Serves with a handler that looks at the arguments where they have arrived, instead of getting
-    /// a copy: for keys that are looked up and values that go to a file, where a copy costs as much
-    /// as the work. It also gets the provider's object (`()` without a provider) and the duty to
+    /// Serves with a handler that looks at the arguments where they have arrived, and gets no copy:
+    /// for keys that are looked up and values that go to a file, where a copy costs as much as the
+    /// work. It also gets the provider's object (`()` without a provider) and the duty to
     /// answer. [`DecodeInPlace`] says what it gets in place of `A`.
     ///
     /// ```
@@ -347,6 +347,23 @@ where
     {
         let object = self.object.clone();
         self.run(move |reply, args| reply.returned(&method(&object, args)))
+    }
+
+    /// As [`dispatch`](Self::dispatch), for methods that borrow arguments: `P` is what they see.
+    #[doc(hidden)]
+    pub fn dispatch_in_place<P, F>(self, method: F) -> Result<(), RegisterError>
+    where
+        P: DecodeInPlace,
+        R: Respondable,
+        F: for<'a> Fn(&T, P::InPlace<'a>, &Handle<(), NoResponse>) -> R + Send + Sync + 'static,
+    {
+        let object = self.object.clone();
+        let run = decoding_in_place::<P>(move |reply, args| {
+            let handle = Handle::new((), Shared::clone_sole(reply));
+            let result = method(&object, args, &handle);
+            reply.returned(&result);
+        });
+        self.run_as(run)
     }
 
     /// As [`dispatch`](Self::dispatch), for methods that look at the request.

@@ -61,7 +61,7 @@ pub struct Job {
     pub key: u64,
     /// Where the outcome goes.
     pub desk: Arc<Desk>,
-    /// What the poller can see of it meanwhile.
+    /// The part of its state that the poller sees meanwhile.
     pub turn: Arc<Turn>,
 }
 

@@ -80,7 +80,7 @@ fn rules_know_members() {
     }
 }
 
-/// What a document says of connections, or of a record, is no rule about calls.
+/// Settings of connections and of a record are no rules about calls.
 #[test]
 fn documents_without_rules_let_everybody_call_who_is_let_in() {
     let folder = tempfile::tempdir().unwrap();
