@@ -77,6 +77,7 @@
 // The folders, lowest first. A file imports what stands in its own folder or in one above it in
 // this list: support, layout, observe, origin, bulk, target, progress, elastic, timer, report,
 // instance. `error.rs` and `rpc.rs` belong to all of them.
+pub mod admin;
 mod admission;
 mod api;
 mod bulk;

@@ -94,6 +94,11 @@ pub(crate) enum Command {
     /// All are asked at once. Status 0: all have agreed, and are gone with --wait; 1: one has not,
     /// or was not reached, which standard error says; the others shut down.
     Shutdown(ShutdownArgs),
+    /// Looks at a running service, and changes it: its providers, pools, execution streams, shards.
+    ///
+    /// The service allows it with `margo.remote_admin` in its configuration, and to whom a rule of
+    /// `margo.security.allow` lets call `__admin__`; without rules to its own user over na+sm.
+    Admin(AdminArgs),
     /// Says which services are at an address: their providers, and their methods with the types of
     /// arguments and results.
     ///
@@ -238,6 +243,96 @@ pub(crate) struct ShutdownArgs {
     pub(crate) limit: f64,
     #[command(flatten)]
     pub(crate) client: ClientArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct AdminArgs {
+    /// Address of the service, as `margo serve` prints it.
+    #[arg(value_name = "ADDRESS")]
+    pub(crate) address: String,
+    #[command(subcommand)]
+    pub(crate) command: AdminCommand,
+    /// Prints JSON.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Seconds that requests in hand get by `stop` and `drain`, and after which the service is
+    /// given up.
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 10.0,
+          value_parser = interval)]
+    pub(crate) limit: f64,
+    #[command(flatten)]
+    pub(crate) client: ClientArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AdminCommand {
+    /// Lists providers, pools, execution streams, and the number of shards.
+    List,
+    /// Prints the configuration in effect.
+    Config,
+    /// Starts a provider, and prints its name.
+    Start {
+        /// An entry of `margo.providers`: JSON, a file that has it, or `-` for standard input.
+        provider: String,
+    },
+    /// Stops a provider, when the requests in hand are answered.
+    Stop {
+        /// Name of the provider.
+        name: String,
+    },
+    /// Has a provider take no more requests, and waits for those in hand.
+    Drain {
+        /// Name of the provider.
+        name: String,
+    },
+    /// Has a provider's requests handled in another pool.
+    Move {
+        /// Name of the provider.
+        name: String,
+        /// Name of the pool.
+        pool: String,
+    },
+    /// Has a provider write what it holds to a new folder on its host.
+    Snapshot {
+        /// Name of the provider.
+        name: String,
+        /// The folder.
+        to: PathBuf,
+    },
+    /// Has a provider, which is empty, take over what a snapshot has.
+    Restore {
+        /// Name of the provider.
+        name: String,
+        /// The folder, on the host of the service.
+        from: PathBuf,
+    },
+    /// Adds a pool, and prints its name.
+    AddPool {
+        /// An entry of `argobots.pools`: JSON, a file that has it, or `-` for standard input.
+        pool: String,
+    },
+    /// Removes a pool that nothing uses.
+    RemovePool {
+        /// Name of the pool.
+        name: String,
+    },
+    /// Adds an execution stream, and prints its name.
+    AddXstream {
+        /// An entry of `argobots.xstreams`: JSON, a file that has it, or `-` for standard input.
+        xstream: String,
+    },
+    /// Removes an execution stream.
+    RemoveXstream {
+        /// Name of the execution stream.
+        name: String,
+    },
+    /// Adds a shard, and prints its number.
+    AddShard,
+    /// Removes a shard.
+    RemoveShard {
+        /// Number of the shard.
+        shard: usize,
+    },
 }
 
 #[derive(Debug, clap::Args)]

@@ -16,6 +16,7 @@
 
 mod args;
 mod config;
+mod control;
 mod demo;
 mod info;
 mod new;
@@ -23,7 +24,6 @@ mod ping;
 mod security;
 mod serve;
 mod services;
-mod shutdown;
 mod stream;
 mod support;
 mod svg;
@@ -61,6 +61,7 @@ fn run(command: Command) -> Result<(), Failure> {
         }
         Command::New(args) => new::run(&args),
         Command::Serve(args) => serve::daemon().serve(&args),
+        Command::Admin(args) => control::admin(&args),
         Command::Security(command) => security::run(&command),
         Command::Completions { shell } => usage::completions(shell),
         Command::Man { dir } => usage::man(&dir),
@@ -69,7 +70,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Stream(StreamCommand::Run(args)) => stream::run(&args),
         Command::Stream(StreamCommand::Plan(args)) => stream::plan(&args),
         Command::Stream(StreamCommand::Exec { parent, words }) => stream::exec(parent, &words),
-        Command::Shutdown(args) => shutdown::run(&args),
+        Command::Shutdown(args) => control::shutdown(&args),
         Command::Describe(args) => services::describe(&args),
         Command::Call(args) => services::call(&args),
     }

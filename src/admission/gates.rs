@@ -58,10 +58,11 @@ pub(crate) enum Internal {
     Shutdown,
     Ping,
     Describe,
+    Admin,
 }
 
 impl Internal {
-    const ALL: [Self; 4] = [Self::Metrics, Self::Shutdown, Self::Ping, Self::Describe];
+    const ALL: [Self; 5] = [Self::Metrics, Self::Shutdown, Self::Ping, Self::Describe, Self::Admin];
 }
 
 /// Most requests in hand for each RPC of the runtime itself.

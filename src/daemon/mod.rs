@@ -53,6 +53,7 @@ pub mod support;
 use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{CommandFactory, FromArgMatches};
 
@@ -135,7 +136,7 @@ type Prepare = Box<dyn Fn(&Instance) -> Result<(), Box<dyn Error + Send + Sync>>
 pub struct Daemon {
     command: String,
     version: Option<&'static str>,
-    components: Vec<Box<dyn Component>>,
+    components: Arc<[Box<dyn Component>]>,
     prepare: Vec<Prepare>,
 }
 

@@ -42,6 +42,9 @@ pub(super) fn run(daemon: &Daemon, args: &ServeArgs) -> Result<(), Failure> {
     if let Some(from) = &args.restore {
         restore(&providers, from)?;
     }
+    let providers = instance
+        .administer_with(providers, daemon.components.clone())
+        .map_err(|error| Failure::new("cannot let others administer the service", error))?;
 
     // Whoever finds the address may send a signal at once, so what is done then is said before.
     let file = Arc::new(OnceLock::<AddressFile>::new());
@@ -86,7 +89,7 @@ pub(super) fn run(daemon: &Daemon, args: &ServeArgs) -> Result<(), Failure> {
         let lost = args.snapshot.as_ref().map_or("", |_| "; no snapshot was written");
         Failure::Failed(format!("{error}{lost}"))
     })?;
-    args.snapshot.as_ref().map_or(Ok(()), |to| snapshot(&providers, to))
+    args.snapshot.as_ref().map_or(Ok(()), |to| snapshot(&providers.take(), to))
 }
 
 /// Has each provider restore the folder of its name.

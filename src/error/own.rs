@@ -59,6 +59,14 @@ pub enum ProviderError {
         /// The names that there are.
         known: String,
     },
+    /// Other providers work with it.
+    #[error("provider `{name}` is needed by {by}: stop these first")]
+    Needed {
+        /// The name that was asked for.
+        name: String,
+        /// The others.
+        by: String,
+    },
     /// A running provider could not do what was asked of it.
     #[error("provider `{name}` of type `{type_name}`: {what}: {source}")]
     Asked {
@@ -66,7 +74,7 @@ pub enum ProviderError {
         name: String,
         /// The type.
         type_name: String,
-        /// `drain`, `snapshot` or `restore`.
+        /// `drain`, `move to another pool`, `snapshot` or `restore`.
         what: &'static str,
         /// The provider's error; [`Unsupported`](crate::component::Unsupported) if its type cannot.
         source: Box<dyn std::error::Error + Send + Sync>,

@@ -1,18 +1,31 @@
-//! The settings of running providers, as each of them tells what they come to.
+//! The settings of running providers, as each of them tells what they come to; and which providers
+//! have come and gone since the start.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use margo_config::Config;
+use margo_config::{Config, PoolRef, Provider};
 use prim::sync::lock;
 use serde_json::Value;
 
 /// Asks a provider, which may be gone, or have nothing to tell.
 type Ask = Arc<dyn Fn() -> Option<Value> + Send + Sync>;
 
-/// The providers that tell, by name.
+/// The providers of the document in effect.
 #[derive(Default)]
-pub(crate) struct ProviderConfigs(Mutex<Vec<(String, Ask)>>);
+pub(crate) struct ProviderConfigs(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    /// The providers that tell, by name.
+    told: Vec<(String, Ask)>,
+    /// Those that were started after the instance.
+    added: Vec<Provider>,
+    /// The names of those of the first document that were stopped.
+    gone: Vec<String>,
+    /// The pools of those that were moved, by name.
+    moved: Vec<(String, String)>,
+}
 
 impl ProviderConfigs {
     /// In place of an earlier provider of that name.
@@ -21,17 +34,53 @@ impl ProviderConfigs {
         name: &str,
         ask: impl Fn() -> Option<Value> + Send + Sync + 'static,
     ) {
-        let mut all = lock(&self.0);
-        all.retain(|(own, _)| own != name);
-        all.push((name.to_owned(), Arc::new(ask)));
+        let told = &mut lock(&self.0).told;
+        told.retain(|(own, _)| own != name);
+        told.push((name.to_owned(), Arc::new(ask)));
+    }
+
+    /// A provider was started that no document had.
+    pub(crate) fn enter(&self, entry: Provider) {
+        lock(&self.0).added.push(entry);
+    }
+
+    /// A provider was stopped.
+    pub(crate) fn leave(&self, name: &str) {
+        let mut known = lock(&self.0);
+        known.told.retain(|(own, _)| own != name);
+        known.moved.retain(|(own, _)| own != name);
+        let count = known.added.len();
+        known.added.retain(|own| own.name.as_deref() != Some(name));
+        if known.added.len() == count {
+            known.gone.push(name.to_owned());
+        }
+    }
+
+    /// A provider's pool is another one now.
+    pub(crate) fn moved(&self, name: &str, pool: &str) {
+        let moved = &mut lock(&self.0).moved;
+        moved.retain(|(own, _)| own != name);
+        moved.push((name.to_owned(), pool.to_owned()));
     }
 
     /// Puts into a document what they tell. Calls code of the providers, without a lock.
     pub(crate) fn print(&self, document: &mut Config) {
-        let all = lock(&self.0).clone();
-        for (name, ask) in all {
+        let told = {
+            let Known { told, added, gone, moved } = &*lock(&self.0);
+            let is_gone = |own: &Provider| own.name.as_ref().is_some_and(|own| gone.contains(own));
+            document.margo.providers.retain(|own| !is_gone(own));
+            document.margo.providers.extend(added.iter().cloned());
+            for own in &mut document.margo.providers {
+                let pool = moved.iter().find(|(name, _)| own.name.as_ref() == Some(name));
+                if let Some((_, pool)) = pool {
+                    own.pool = Some(PoolRef::Name(pool.clone()));
+                }
+            }
+            told.clone()
+        };
+        for (name, ask) in told {
             let mut providers = document.margo.providers.iter_mut();
-            let is_it = |own: &&mut margo_config::Provider| own.name.as_ref() == Some(&name);
+            let is_it = |own: &&mut Provider| own.name.as_ref() == Some(&name);
             let Some(provider) = providers.find(is_it) else { continue };
             match ask() {
                 None => {}
@@ -46,6 +95,6 @@ impl ProviderConfigs {
 
 impl fmt::Debug for ProviderConfigs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(lock(&self.0).iter().map(|(name, _)| name)).finish()
+        f.debug_list().entries(lock(&self.0).told.iter().map(|(name, _)| name)).finish()
     }
 }

@@ -65,6 +65,8 @@ pub(crate) enum AuditEvent {
     SessionRefused { why: String, transport: &'static str, principal: String, address: String },
     /// A peer has asked for the end of the instance.
     Shutdown { done: bool, caller: String, origin: String },
+    /// A peer has asked for a change of the instance; `why`: the reason that it was not made.
+    Admin { act: String, done: bool, why: Option<String>, caller: String, origin: String },
     /// So many records before this one were too many.
     LeftOut { count: u64 },
     /// The instance has ended.

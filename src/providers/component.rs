@@ -256,10 +256,10 @@ fn of_config(at: &str, error: BoxError) -> Vec<ConfigError> {
     }
 }
 
-fn of_type<'a>(
-    components: &'a [&'a dyn Component],
+fn of_type<'s, 'a>(
+    components: &'s [&'a dyn Component],
     type_name: &str,
-) -> Option<&'a &'a dyn Component> {
+) -> Option<&'s &'a dyn Component> {
     components.iter().find(|component| component.type_name() == type_name)
 }
 
@@ -290,6 +290,32 @@ fn type_of<'a>(target: &'a DependencyTarget, resolved: &'a Resolved) -> &'a str 
     }
 }
 
+/// Finds the component of a provider, which gets what it needs.
+fn plan<'a>(
+    components: &[&'a dyn Component],
+    wanted: &ResolvedProvider,
+    resolved: &Resolved,
+) -> Result<&'a dyn Component, ProviderError> {
+    let component = of_type(components, &wanted.type_name).ok_or_else(|| {
+        let known: Vec<_> = components.iter().map(|one| one.type_name()).collect();
+        ProviderError::UnknownType {
+            name: wanted.name.clone(),
+            type_name: wanted.type_name.clone(),
+            known: known.join(", "),
+        }
+    })?;
+    let reasons = check_needs(*component, wanted, resolved);
+    match reasons.is_empty() {
+        true => Ok(*component),
+        false => Err(wrong_dependency(wanted, reasons.join("; "))),
+    }
+}
+
+fn wrong_dependency(wanted: &ResolvedProvider, reason: String) -> ProviderError {
+    let (name, type_name) = (wanted.name.clone(), wanted.type_name.clone());
+    ProviderError::Dependency { name, type_name, reason }
+}
+
 impl Instance {
     /// Starts the providers that the configuration lists, in its order, but each after those that
     /// it depends on.
@@ -302,47 +328,79 @@ impl Instance {
         components: &[&dyn Component],
     ) -> Result<RunningProviders, ProviderError> {
         let resolved = &self.inner().resolved;
-        let wrong = |wanted: &ResolvedProvider, reason| ProviderError::Dependency {
-            name: wanted.name.clone(),
-            type_name: wanted.type_name.clone(),
-            reason,
-        };
         // What can be told without starting anything is told before.
         let mut planned = Vec::with_capacity(resolved.providers.len());
         for place in resolved.start_order() {
             let wanted = &resolved.providers[place];
-            let component = of_type(components, &wanted.type_name).ok_or_else(|| {
-                let known: Vec<_> = components.iter().map(|one| one.type_name()).collect();
-                ProviderError::UnknownType {
-                    name: wanted.name.clone(),
-                    type_name: wanted.type_name.clone(),
-                    known: known.join(", "),
-                }
-            })?;
-            let reasons = check_needs(*component, wanted, resolved);
-            if !reasons.is_empty() {
-                return Err(wrong(wanted, reasons.join("; ")));
-            }
-            planned.push((component, wanted));
+            planned.push((plan(components, wanted, resolved)?, wanted));
         }
         let mut started = RunningProviders::default();
         for (component, wanted) in planned {
-            let dependencies =
-                self.dependencies_of(wanted, &started).map_err(|reason| wrong(wanted, reason))?;
-            let spec = self.spec_of(wanted, dependencies)?;
-            let provider = component.start(self, &spec).map_err(|source| ProviderError::Start {
-                name: wanted.name.clone(),
-                type_name: wanted.type_name.clone(),
-                source,
-            })?;
-            started.push(&self.inner().provider_configs, wanted, provider);
+            self.start_planned(component, wanted, resolved, &mut started)?;
         }
         Ok(started)
+    }
+
+    /// Starts one more provider, described as in `margo.providers`. It is part of the
+    /// [configuration in effect](Self::config) then.
+    pub(crate) fn start_provider(
+        &self,
+        components: &[&dyn Component],
+        entry: margo_config::Provider,
+        started: &mut RunningProviders,
+    ) -> Result<(), String> {
+        let mut document = self.whole_config();
+        let configs = &self.inner().provider_configs;
+        configs.print(&mut document);
+        let place = document.margo.providers.len();
+        document.margo.providers.push(entry.clone());
+        let resolved = document.resolve(&margo_config::process_env).map_err(|errors| {
+            errors.to_string().replace(&format!("margo.providers[{place}]"), "provider")
+        })?;
+        let wanted = &resolved.providers[place];
+        let component = plan(components, wanted, &resolved).map_err(|error| error.to_string())?;
+        component.check(&wanted.config).map_err(|error| error.to_string())?;
+        self.start_planned(component, wanted, &resolved, started)
+            .map_err(|error| error.to_string())?;
+        let pool = resolved.pools[wanted.pool].name.clone();
+        configs.enter(margo_config::Provider {
+            name: Some(wanted.name.clone()),
+            pool: Some(margo_config::PoolRef::Name(pool)),
+            ..entry
+        });
+        Ok(())
+    }
+
+    fn start_planned(
+        &self,
+        component: &dyn Component,
+        wanted: &ResolvedProvider,
+        resolved: &Resolved,
+        started: &mut RunningProviders,
+    ) -> Result<(), ProviderError> {
+        let dependencies = self
+            .dependencies_of(wanted, resolved, started)
+            .map_err(|reason| wrong_dependency(wanted, reason))?;
+        let local = |target: &DependencyTarget| match target {
+            DependencyTarget::Local(place) => Some(resolved.providers[*place].name.clone()),
+            DependencyTarget::Remote { .. } => None,
+        };
+        let needs = wanted.dependencies.iter().flat_map(|one| one.targets.iter().filter_map(local));
+        let needs = needs.collect();
+        let spec = self.spec_of(wanted, resolved, dependencies)?;
+        let provider = component.start(self, &spec).map_err(|source| ProviderError::Start {
+            name: wanted.name.clone(),
+            type_name: wanted.type_name.clone(),
+            source,
+        })?;
+        started.push(&self.inner().provider_configs, wanted, needs, provider);
+        Ok(())
     }
 
     fn spec_of(
         &self,
         wanted: &ResolvedProvider,
+        resolved: &Resolved,
         dependencies: Dependencies,
     ) -> Result<ProviderSpec, ProviderError> {
         let refused = |source: ElasticityError| ProviderError::Start {
@@ -355,7 +413,7 @@ impl Instance {
             id: ProviderId::new(wanted.provider_id),
             pool: self
                 .layout()
-                .find_pool(self.inner().resolved.pools[wanted.pool].index)
+                .find_pool(&*resolved.pools[wanted.pool].name)
                 .map_err(refused)?
                 .pool,
             priority: match wanted.priority {
@@ -373,11 +431,12 @@ impl Instance {
     fn dependencies_of(
         &self,
         wanted: &ResolvedProvider,
+        resolved: &Resolved,
         started: &RunningProviders,
     ) -> Result<Dependencies, String> {
         let find = |target: &DependencyTarget| match target {
             DependencyTarget::Local(place) => {
-                let there = &self.inner().resolved.providers[*place];
+                let there = &resolved.providers[*place];
                 let id = ProviderId::new(there.provider_id);
                 Ok(Dependency {
                     name: there.name.clone(),

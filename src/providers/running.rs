@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use margo_config::ResolvedProvider;
 use serde_json::Value;
+use ult::PoolRef;
 
 use crate::instance::provider_configs::ProviderConfigs;
 use crate::{Provider, ProviderError};
@@ -88,6 +89,15 @@ pub trait RunningProvider: Send + Sync {
         Err(Unsupported.into())
     }
 
+    /// Has requests that come from now on handled in that pool.
+    ///
+    /// # Errors
+    ///
+    /// The pool is none of the instance, or cannot be used; or [`Unsupported`], the default.
+    fn move_to(&self, _pool: &PoolRef) -> Result<(), BoxError> {
+        Err(Unsupported.into())
+    }
+
     /// Writes what it holds to the folder `to`, which it makes: all that is stored when this
     /// begins, and of what is changed meanwhile the old or the new state. May block the thread.
     ///
@@ -116,6 +126,10 @@ impl<T: Any + Send + Sync> RunningProvider for Provider<T> {
 
     fn drain(&self, limit: Duration) -> Result<(), BoxError> {
         Ok(self.drain(limit)?)
+    }
+
+    fn move_to(&self, pool: &PoolRef) -> Result<(), BoxError> {
+        Ok(self.set_pool(pool)?)
     }
 }
 
@@ -162,6 +176,8 @@ pub struct RunningProviders {
 struct Running {
     name: String,
     type_name: String,
+    /// The names of those of this process that it works with.
+    needs: Vec<String>,
     provider: Arc<dyn RunningProvider>,
 }
 
@@ -182,13 +198,14 @@ impl RunningProviders {
         &mut self,
         configs: &ProviderConfigs,
         wanted: &ResolvedProvider,
+        needs: Vec<String>,
         provider: Box<dyn RunningProvider>,
     ) {
         let provider: Arc<dyn RunningProvider> = provider.into();
         let asked = Arc::downgrade(&provider);
         configs.insert(&wanted.name, move || asked.upgrade()?.config());
         let (name, type_name) = (wanted.name.clone(), wanted.type_name.clone());
-        self.running.push(Running { name, type_name, provider });
+        self.running.push(Running { name, type_name, needs, provider });
     }
 
     /// Names, in the order in which they were started: that of the configuration, but each after
@@ -225,6 +242,49 @@ impl RunningProviders {
             one.provider.drain(left).map_err(one.failed("drain"))
         });
         drained.fold(Ok(()), Result::and)
+    }
+
+    /// Has one provider take no more requests, and returns when those in hand are answered, within
+    /// `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`ProviderError::UnknownName`], and [`ProviderError::Asked`].
+    pub fn drain_one(&self, name: &str, limit: Duration) -> Result<(), ProviderError> {
+        let one = self.find(name)?;
+        one.provider.drain(limit).map_err(one.failed("drain"))
+    }
+
+    /// Has one provider's requests handled in another pool from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`ProviderError::UnknownName`], and [`ProviderError::Asked`].
+    pub fn move_to(&self, name: &str, pool: &PoolRef) -> Result<(), ProviderError> {
+        let one = self.find(name)?;
+        one.provider.move_to(pool).map_err(one.failed("move to another pool"))
+    }
+
+    /// Stops one provider, after it was drained for at most `limit` if its type can be. Its name
+    /// and id are free again.
+    ///
+    /// # Errors
+    ///
+    /// [`ProviderError::UnknownName`]; [`ProviderError::Needed`] if others work with it;
+    /// [`ProviderError::Asked`] if requests are left: it runs on, and takes none.
+    pub fn stop(&mut self, name: &str, limit: Duration) -> Result<(), ProviderError> {
+        let one = self.find(name)?;
+        let needing = self.running.iter().filter(|other| other.needs.iter().any(|it| it == name));
+        let by: Vec<_> = needing.map(|other| format!("`{}`", other.name)).collect();
+        if !by.is_empty() {
+            return Err(ProviderError::Needed { name: name.to_owned(), by: by.join(", ") });
+        }
+        match one.provider.drain(limit) {
+            Err(error) if !error.is::<Unsupported>() => return Err(one.failed("drain")(error)),
+            _ => {}
+        }
+        self.running.retain(|one| one.name != name);
+        Ok(())
     }
 
     /// Has one provider write what it holds to the folder `to`; see [`RunningProvider::snapshot`].

@@ -1,5 +1,6 @@
-//! Names of the RPCs that a listening instance serves by itself: the first two always, the last
-//! from when a provider is described. They run where progress does, and follow it to another pool.
+//! Names of the RPCs that a listening instance serves by itself: some always, `DESCRIBE` from when
+//! a provider is described, `ADMIN` from when the program lets the instance be administered. They
+//! run where progress does, and follow it to another pool.
 
 /// The end of the instance, as in C Margo.
 pub(crate) const SHUTDOWN: &str = "__shutdown__";
@@ -13,5 +14,8 @@ pub(crate) const DESCRIBE: &str = "__describe__";
 /// The ping.
 pub(crate) const PING: &str = "__ping__";
 
+/// Changes of the instance.
+pub(crate) const ADMIN: &str = "__admin__";
+
 /// All of them.
-pub(crate) const ALL: [&str; 4] = [SHUTDOWN, METRICS, DESCRIBE, PING];
+pub(crate) const ALL: [&str; 5] = [SHUTDOWN, METRICS, DESCRIBE, PING, ADMIN];

@@ -46,9 +46,9 @@ const fn goals(path: &'static str, order: &'static str) -> Limits {
 const CRATES: &[Limits] = &[
     goals(".", "error rpc support capability layout observe operation admission memory elastic \
          timer progress instance dispatch polling origin serving bulk reshaping report providers \
-         api service lifecycle daemon"),
+         api service lifecycle admin daemon"),
     goals("benches", "base process floors rows scale plot catalog report cli"),
-    goals("cli", "support svg args security serve services config demo info new ping shutdown top \
+    goals("cli", "support svg args security serve services config demo info new ping control top \
          trace stream usage"),
     goals("config", "report read document resolve parse child samples schema fuzzing"),
     goals("examples/axum_gateway", ""),

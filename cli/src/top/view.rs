@@ -6,6 +6,7 @@ use margo::{
 };
 
 use crate::support::output;
+use crate::support::table::{Table, cell};
 
 /// Lines for the peers when there is no screen that says how many fit.
 const PEERS_SHOWN: usize = 10;
@@ -18,10 +19,6 @@ const OWN_SHOWN: (usize, usize, usize) = (3, 12, 20);
 /// In place of the table of RPCs.
 const STATISTICS_OFF: &str =
     "RPC  statistics are off at the service: \"monitoring\": {} in its configuration";
-
-/// Longest text of a cell, characters. What a service says may have any length, and what is
-/// written with a width may not.
-const CELL_CHARS_MAX: usize = 200;
 
 /// Returns true if `later` is of the same run of the service as `earlier`, so that counters go on.
 pub(super) fn is_same_run(earlier: &Metrics, later: &Metrics) -> bool {
@@ -406,58 +403,6 @@ fn duration(seconds: f64) -> String {
             format!("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
         }
         _ => format!("{} d {}:{:02}", whole / 86_400, whole / 3600 % 24, whole / 60 % 60),
-    }
-}
-
-/// Text of the service for one cell of one line.
-fn cell(text: &str) -> String {
-    let mut shown = margo::config::text::shown(text);
-    let mut cell: String = shown.by_ref().take(CELL_CHARS_MAX).collect();
-    if shown.next().is_some() {
-        cell.pop();
-        cell.push('…');
-    }
-    cell
-}
-
-/// Columns as wide as what is in them.
-struct Table {
-    rows: Vec<Vec<String>>,
-    /// Columns of words; the others are numbers.
-    words: Vec<usize>,
-}
-
-impl Table {
-    fn new<S: AsRef<str>>(head: &[S], words: &[usize]) -> Self {
-        let mut table = Self { rows: Vec::new(), words: words.to_vec() };
-        table.row(head.iter().map(AsRef::as_ref));
-        table
-    }
-
-    /// A row of as many cells as the head.
-    fn row<S: AsRef<str>>(&mut self, row: impl IntoIterator<Item = S>) {
-        self.rows.push(row.into_iter().map(|text| cell(text.as_ref())).collect());
-    }
-
-    /// Returns the lines after an empty one, or nothing if there is only the head.
-    fn finish(self) -> Vec<String> {
-        if self.rows.len() == 1 {
-            return Vec::new();
-        }
-        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max();
-        let widths: Vec<_> =
-            (0..self.rows[0].len()).map(|column| width(column).unwrap_or(0)).collect();
-        let line = |row: &Vec<String>| {
-            let cells =
-                row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-                    match self.words.contains(&column) {
-                        true => format!("{cell:<width$}"),
-                        false => format!("{cell:>width$}"),
-                    }
-                });
-            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-        };
-        std::iter::once(String::new()).chain(self.rows.iter().map(line)).collect()
     }
 }
 

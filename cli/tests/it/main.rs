@@ -4,6 +4,7 @@
 //! No test may change anything of this process for others.
 #![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
+mod admin;
 mod common;
 mod demo;
 mod deploy;

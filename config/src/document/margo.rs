@@ -107,6 +107,11 @@ pub struct MargoOptions {
     /// Lets any peer that can reach this instance shut it down. Default false.
     #[serde(skip_serializing_if = "is_default")]
     pub remote_shutdown: bool,
+    /// Lets those whom `security.allow` names look at this instance and change it while it runs:
+    /// start, stop and move providers, add and remove pools, execution streams and shards
+    /// (`margo admin`). Without rules only its own user may, over `na+sm`. Default false.
+    #[serde(skip_serializing_if = "is_default")]
+    pub remote_admin: bool,
     /// Progress spins only while operations of this instance are in flight, not for a while after
     /// them: for clients that call now and then and leave their cores to something else meanwhile.
     /// Default false.
@@ -177,6 +182,7 @@ impl Default for MargoOptions {
             security: None,
             address_file: None,
             remote_shutdown: false,
+            remote_admin: false,
             progress_when_needed: false,
             metrics: MetricsOptions::default(),
             log_level: None,

@@ -105,6 +105,7 @@ impl Resolved {
                 security: self.security.as_ref().map(|security| security.options.clone()),
                 address_file: self.address_file.clone(),
                 remote_shutdown: self.remote_shutdown,
+                remote_admin: self.remote_admin,
                 progress_when_needed: self.progress_when_needed,
                 metrics: self.metrics.clone(),
                 log_level: self.log_level,

@@ -105,6 +105,8 @@ pub struct Resolved {
     pub address_file: Option<String>,
     /// Lets peers shut the instance down.
     pub remote_shutdown: bool,
+    /// Lets those whom the rules name change it while it runs.
+    pub remote_admin: bool,
     /// Lets progress spin only while operations are in flight.
     pub progress_when_needed: bool,
     /// How others see what it does.
@@ -442,7 +444,6 @@ impl Config {
         let trace = trace::resolve(&self.margo.trace, env, &mut found);
         let log_level = scalars::log_level(&self.margo, env, &mut found);
         let ip_subnet = network::subnet(&self.mercury, &mut found);
-        let requests_max = network::requests_max(self);
         let copy_pool = network::check(self, &layout, &mut found);
         let monitor = monitor(self, env, &mut found);
         let admission = admission::resolve(&self.margo.admission, &layout, &mut found);
@@ -472,6 +473,7 @@ impl Config {
             listen: self.margo.listen,
             address_file: self.margo.address_file.clone(),
             remote_shutdown: self.margo.remote_shutdown,
+            remote_admin: self.margo.remote_admin,
             progress_when_needed: self.margo.progress_when_needed,
             metrics: self.margo.metrics.clone(),
             log_level,
@@ -479,12 +481,12 @@ impl Config {
             grace: millis(self.margo.grace_msec),
             dump_on_signal: self.margo.dump_on_signal,
             trace,
-            mercury: self.mercury.in_effect(requests_max),
+            mercury: self.mercury.in_effect(network::requests_max(self)),
             ip_subnet,
             eager_size: self.margo.eager_size,
             overflow_bytes_max: self.margo.overflow_bytes_max,
             overflow_held_max: self.margo.overflow_held_max,
-            requests_max,
+            requests_max: network::requests_max(self),
             admission,
             payload_checksum: self.margo.payload_checksum,
             mercury_build: self.margo.mercury_build,

@@ -35,6 +35,9 @@ pub(super) fn resolve(
         each.filter_map(|(index, rule)| known.rule(key, index, rule, found)).collect()
     };
     let (mut allow, deny) = (rules("allow", &options.allow), rules("deny", &options.deny));
+    if config.margo.remote_admin {
+        nobody_administers_unknown(&options.allow, found);
+    }
     if options.allow.is_empty() && tcp != ResolvedTcpSecurity::None {
         allow.push(those_let_in());
     }
@@ -49,6 +52,19 @@ pub(super) fn resolve(
         holes(config, &resolved, found);
     }
     Some(resolved)
+}
+
+/// The RPC by which an instance is administered (`margo.remote_admin`).
+const ADMIN: &str = "__admin__";
+
+fn nobody_administers_unknown(allow: &[Rule], found: &mut Findings) {
+    for (index, rule) in allow.iter().enumerate() {
+        if rule.who == "anyone" && rule.rpc.as_deref() == Some(ADMIN) {
+            let message = "\"anyone\" may not administer an instance: say who, such as \
+                           \"uid:self\", \"member\" or \"role:admin\"";
+            found.error(format!("{PATH}.allow[{index}].who"), message);
+        }
+    }
 }
 
 /// A rule for all of whom a transport has asked for proof.

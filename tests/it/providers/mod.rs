@@ -1,5 +1,6 @@
 //! Providers: their dependencies, identities and pools, the RPCs that they take back, their end.
 
+mod admin;
 mod close;
 mod dependencies;
 mod deregister;

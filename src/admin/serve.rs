@@ -1,0 +1,274 @@
+//! Serving `__admin__`.
+//!
+//! An act may take its time: files are read, requests waited for. So a thread does it, one act
+//! after the other; progress goes on meanwhile.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use margo_config::Config;
+use prim::sync::lock;
+use serde_json::{Value, json};
+
+use super::{ADMIN, DONE, FAILED, NOT_ALLOWED};
+use crate::admin::AdminRequest;
+use crate::admission::gates::Internal;
+use crate::component::{Component, RunningProviders};
+use crate::instance::inner::Inner;
+use crate::observe::audit::AuditEvent;
+use crate::support::contain::contain;
+use crate::support::log::log;
+use crate::{Handle, Instance, Principal, RegisterError};
+
+/// The providers of an instance that others may administer. Dropping it stops those that run then,
+/// as dropping [`RunningProviders`] does, and ends administration.
+///
+/// ```
+/// # fn administered() -> Result<(), Box<dyn std::error::Error>> {
+/// let instance = margo::init("{}")?;
+/// let providers = instance.start_providers(&[])?;
+/// let providers = instance.administer(providers, [])?;
+/// instance.wait_for_finalize()?;
+/// drop(providers); // stops those that run at the end
+/// # Ok(())
+/// # }
+/// # let instance = margo::Instance::builder("na+sm://").start()?;
+/// # let providers = instance.administer(instance.start_providers(&[])?, [])?;
+/// # assert!(providers.names().is_empty());
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "dropping this stops the providers"]
+pub struct AdministeredProviders(Arc<Mutex<RunningProviders>>);
+
+impl fmt::Debug for AdministeredProviders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.names()).finish()
+    }
+}
+
+impl AdministeredProviders {
+    /// The names of the providers that run now.
+    pub fn names(&self) -> Vec<String> {
+        lock(&self.0).names().map(str::to_owned).collect()
+    }
+
+    /// Takes the providers back: from now on others can neither see nor change them. Waits for an
+    /// act that is under way.
+    pub fn take(&self) -> RunningProviders {
+        std::mem::take(&mut *lock(&self.0))
+    }
+}
+
+impl Instance {
+    /// Lets others administer this instance and these providers, as far as its document allows it:
+    /// see [`margo::admin`](crate::admin). `components` are the types of providers that they can
+    /// start.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError`], above all [`Exists`](RegisterError::Exists) the second time.
+    pub fn administer(
+        &self,
+        providers: RunningProviders,
+        components: impl IntoIterator<Item = Box<dyn Component>>,
+    ) -> Result<AdministeredProviders, RegisterError> {
+        self.administer_with(providers, components.into_iter().collect())
+    }
+
+    pub(crate) fn administer_with(
+        &self,
+        providers: RunningProviders,
+        components: Arc<[Box<dyn Component>]>,
+    ) -> Result<AdministeredProviders, RegisterError> {
+        let administered = AdministeredProviders(Arc::new(Mutex::new(providers)));
+        if !self.inner().resolved.listen {
+            return Ok(administered);
+        }
+        // The RPC lives as long as the instance, the providers as long as their owner wants.
+        let (pool, own) = (self.layout().progress_pool(), Arc::downgrade(&administered.0));
+        self.serve(ADMIN).pool(&pool).internal(Internal::Admin).handler(move |request| {
+            let (own, components) = (own.clone(), components.clone());
+            let inner = request.instance().inner().clone();
+            let thread = std::thread::Builder::new().name("margo-admin".to_owned());
+            let run = move || {
+                // It begins with the processors of the execution stream that makes progress. If
+                // others are not to be had, these are as good.
+                let _ = ult::topology::bind_this_thread(inner.runtime.cpus());
+                // Whose request is dropped by a panic gets an error.
+                let _ = contain(&inner.log, "an act of administration", || {
+                    answer(&inner, request, &own, &components);
+                });
+            };
+            if let Err(error) = thread.spawn(run) {
+                // The request was dropped with the closure.
+                tracing::error!(%error, "no thread for an act of administration");
+            }
+        })?;
+        Ok(administered)
+    }
+}
+
+fn answer(
+    inner: &Inner,
+    request: Handle<String, (i32, String)>,
+    administered: &Weak<Mutex<RunningProviders>>,
+    components: &[Box<dyn Component>],
+) {
+    let (instance, caller) = (request.instance(), request.principal());
+    let asked = serde_json::from_str::<AdminRequest>(request.args());
+    let done = match (may(inner, caller), &asked) {
+        (Err(reason), _) => (NOT_ALLOWED, reason),
+        (Ok(()), Err(error)) => (FAILED, format!("it is no request that is known here: {error}")),
+        (Ok(()), Ok(asked)) => {
+            let done = administered.upgrade().ok_or_else(|| "the instance ends".to_owned());
+            let done = done.and_then(|providers| {
+                // One act at a time.
+                act(instance, asked, &mut lock(&providers), components)
+            });
+            done.map_or_else(|reason| (FAILED, reason), |told| (DONE, told.to_string()))
+        }
+    };
+    let act = asked.as_ref().map_or_else(|_| "unknown".to_owned(), AdminRequest::to_string);
+    if done.0 != DONE || asked.is_ok_and(|asked| asked.changes()) {
+        let (is_done, why) = (done.0 == DONE, (done.0 != DONE).then(|| done.1.clone()));
+        let origin = request.origin();
+        match &why {
+            None => log!(inner.log, INFO, %origin, %caller, act, "administered"),
+            Some(why) => {
+                log!(inner.log, WARN, %origin, %caller, act, why, "not administered");
+            }
+        }
+        if let Some(audit) = &inner.audit {
+            let (caller, origin) = (caller.to_string(), origin.to_string());
+            audit.record(|| AuditEvent::Admin { act, done: is_done, why, caller, origin });
+        }
+    }
+    // Who is gone needs no answer.
+    let _ = request.respond(&done);
+}
+
+/// Returns whether a caller whom the rules have let in may administer the instance, or else why
+/// not.
+fn may(inner: &Inner, caller: Principal) -> Result<(), String> {
+    if !inner.resolved.remote_admin {
+        return Err("`margo.remote_admin` is not set there".to_owned());
+    }
+    let own = rustix::process::geteuid().as_raw();
+    match inner.rules {
+        None if caller != Principal::User(own) => Err(format!(
+            "without `margo.security.allow` only its own user may, over na+sm, and this is {caller}"
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn act(
+    instance: &Instance,
+    asked: &AdminRequest,
+    providers: &mut RunningProviders,
+    components: &[Box<dyn Component>],
+) -> Result<Value, String> {
+    let layout = instance.layout();
+    let text = |error: &dyn ToString| error.to_string();
+    let nothing = |()| Value::Null;
+    match asked {
+        AdminRequest::List {} => Ok(list(instance, providers)),
+        AdminRequest::Config {} => {
+            serde_json::from_str(&instance.config().to_json()).map_err(|error| text(&error))
+        }
+        AdminRequest::StartProvider { provider } => {
+            let entry = serde_json::from_value(provider.clone())
+                .map_err(|error| format!("provider: {error}"))?;
+            let components: Vec<_> = components.iter().map(|one| &**one).collect();
+            instance.start_provider(&components, entry, providers)?;
+            Ok(json!({ "name": providers.names().last() }))
+        }
+        AdminRequest::StopProvider { name, limit_msec } => {
+            let limit = Duration::from_millis(*limit_msec);
+            providers.stop(name, limit).map_err(|error| text(&error))?;
+            instance.inner().provider_configs.leave(name);
+            Ok(Value::Null)
+        }
+        AdminRequest::DrainProvider { name, limit_msec } => {
+            let limit = Duration::from_millis(*limit_msec);
+            providers.drain_one(name, limit).map(nothing).map_err(|error| text(&error))
+        }
+        AdminRequest::MoveProvider { name, pool } => {
+            let found = layout.find_pool(&**pool).map_err(|error| text(&error))?;
+            providers.move_to(name, &found.pool).map_err(|error| text(&error))?;
+            instance.inner().provider_configs.moved(name, pool);
+            Ok(Value::Null)
+        }
+        AdminRequest::SnapshotProvider { name, to } => {
+            providers.snapshot(name, to).map(nothing).map_err(|error| text(&error))
+        }
+        AdminRequest::RestoreProvider { name, from } => {
+            providers.restore(name, from).map(nothing).map_err(|error| text(&error))
+        }
+        AdminRequest::AddPool { pool } => {
+            let added = layout.add_pool_from_json(&pool.to_string());
+            added.map(|pool| json!({ "name": pool.name() })).map_err(|error| text(&error))
+        }
+        AdminRequest::RemovePool { name } => {
+            layout.remove_pool(&**name).map(nothing).map_err(|error| text(&error))
+        }
+        AdminRequest::AddXstream { xstream } => {
+            let added = layout.add_xstream_from_json(&xstream.to_string());
+            added.map(|one| json!({ "name": one.name() })).map_err(|error| text(&error))
+        }
+        AdminRequest::RemoveXstream { name } => {
+            layout.remove_xstream(&**name).map(nothing).map_err(|error| text(&error))
+        }
+        AdminRequest::AddShard {} => {
+            let added = layout.add_shard();
+            added.map(|shard| json!({ "shard": shard })).map_err(|error| text(&error))
+        }
+        AdminRequest::RemoveShard { shard } => {
+            layout.remove_shard(*shard).map(nothing).map_err(|error| text(&error))
+        }
+    }
+}
+
+fn list(instance: &Instance, providers: &RunningProviders) -> Value {
+    let document: Config = instance.layout().config_as(margo_config::ConfigFlags {
+        use_names: true,
+        ..margo_config::ConfigFlags::default()
+    });
+    let runs = |name: Option<&str>| providers.names().any(|own| Some(own) == name);
+    let described = document.margo.providers.iter().filter(|own| runs(own.name.as_deref()));
+    let described: Vec<_> = described
+        .map(|own| {
+            json!({
+                "name": own.name,
+                "type": own.type_name,
+                "provider_id": own.provider_id,
+                "pool": own.pool,
+                "dependencies": own.dependencies,
+            })
+        })
+        .collect();
+    let pools: Vec<_> = document
+        .argobots
+        .pools
+        .iter()
+        .map(|own| json!({ "name": own.name, "kind": own.kind, "access": own.access }))
+        .collect();
+    let xstreams: Vec<_> = document
+        .argobots
+        .xstreams
+        .iter()
+        .map(|own| {
+            let pools = own.scheduler.as_ref().map(|scheduler| &scheduler.pools);
+            json!({ "name": own.name, "pools": pools })
+        })
+        .collect();
+    json!({
+        "address": instance.self_addr().uri(),
+        "providers": described,
+        "pools": pools,
+        "xstreams": xstreams,
+        "shards": instance.inner().shards.count(),
+    })
+}
