@@ -79,6 +79,7 @@ pub(crate) fn collect(inner: &Inner) -> Metrics {
     let (peers, [sent_bytes, received_bytes]) = peers(inner, endpoint.peers, traffic);
     let xstreams: Vec<_> = inner.runtime.xstreams().iter().map(xstream).collect();
     let metrics = Metrics {
+        certificate_expires_unix_sec: endpoint.certificate_expires,
         handlers_running: inner.shutdown.handlers(),
         stats: inner.stats(),
         network: NetworkCounters { sent_bytes, received_bytes, ..network(inner) },

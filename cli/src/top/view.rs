@@ -1,5 +1,7 @@
 //! Turns two snapshots into lines.
 
+use std::time::SystemTime;
+
 use margo::{
     Metrics, metrics::ColumnKind, metrics::GateKind, metrics::PeerMetrics, metrics::Phase,
     metrics::PhaseMetrics, metrics::RpcEnd, metrics::RpcMetrics, metrics::TableMetrics,
@@ -43,6 +45,16 @@ struct Change<'a> {
     now: &'a Metrics,
     before: &'a Metrics,
     seconds: f64,
+}
+
+/// The time that a certificate is good for.
+fn certificate(expires: u64) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    match expires.checked_sub(now.as_secs()) {
+        #[expect(clippy::cast_precision_loss, reason = "it is shown in days")]
+        Some(left) => format!("certificate good for {}", duration(left as f64)),
+        None => "certificate EXPIRED: peers refuse it".to_owned(),
+    }
 }
 
 /// The troubles since the start, in a line, if there were any.
@@ -122,6 +134,7 @@ impl Change<'_> {
                 output::bytes(now.memory.region_bytes),
             ),
         ];
+        lines.extend(now.certificate_expires_unix_sec.map(certificate));
         lines.extend(troubles(now));
         lines
     }

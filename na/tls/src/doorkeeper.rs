@@ -178,6 +178,11 @@ impl Doorkeeper {
         Ok(Self { shared, thread: Mutex::new(Some((thread, ends))), process: Process::current() })
     }
 
+    /// The end of the certificate that we show, seconds since 1970, if it is one.
+    pub fn certificate_expires(&self) -> Option<u64> {
+        self.shared.settings.certificate_expires()
+    }
+
     /// Makes a handshake some time soon.
     pub fn secure(&self, job: Job) {
         if let Some(jobs) = &mut *lock(&self.shared.jobs) {

@@ -44,6 +44,10 @@ impl Metrics {
         text.family(Gauge, "margo_phase", "1 for where the instance is in its life.", &samples);
         let help = "Seconds since the instance started.";
         text.one(Gauge, "margo_uptime_seconds", help, self.uptime_sec);
+        if let Some(expires) = self.certificate_expires_unix_sec {
+            let help = "Seconds since 1970 at which the own certificate expires.";
+            text.one(Gauge, "margo_certificate_expires_seconds", help, count(expires));
+        }
         let help = "Times that the stall detector found something.";
         text.one(Counter, "margo_stalls_total", help, count(self.stats.stalls));
     }

@@ -216,6 +216,9 @@ plain! {
         phase: Phase,
         /// Seconds since its start.
         uptime_sec: f64,
+        /// The end of its certificate (`margo.security.tcp`), seconds since 1970; `None`: it has
+        /// none.
+        certificate_expires_unix_sec: Option<u64>,
         /// Handlers that have begun and not ended.
         handlers_running: usize,
         /// The work that it has done.

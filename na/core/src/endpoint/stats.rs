@@ -31,6 +31,9 @@ pub struct EndpointStats {
     pub regions: usize,
     /// Bytes of these; memory that is registered twice counts twice.
     pub region_bytes: u64,
+    /// The end of the own certificate, seconds since 1970, where connections are made private with
+    /// one.
+    pub certificate_expires: Option<u64>,
 }
 
 impl EndpointStats {
@@ -39,7 +42,7 @@ impl EndpointStats {
     /// [`RegionTable::totals`]: crate::RegionTable::totals
     #[doc(hidden)]
     pub fn new((regions, region_bytes): (usize, u64), peers: Vec<PeerStats>) -> Self {
-        Self { peers, regions, region_bytes }
+        Self { peers, regions, region_bytes, certificate_expires: None }
     }
 }
 

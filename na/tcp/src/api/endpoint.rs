@@ -502,7 +502,10 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn stats(&self) -> EndpointStats {
-        EndpointStats::new(self.core.regions.totals(), self.peer_stats())
+        let mut stats = EndpointStats::new(self.core.regions.totals(), self.peer_stats());
+        let doorkeeper = self.core.group.doorkeeper.as_ref();
+        stats.certificate_expires = doorkeeper.and_then(|keeper| keeper.certificate_expires());
+        stats
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use na::conformance::{Opener, PATIENCE};
 use na::{
@@ -276,6 +276,9 @@ fn both_ends_know_the_name_in_the_certificate_of_the_other() {
         params.subject_alt_names.push(SanType::URI(uri));
     });
     let origin = open(false, &mutual(&origin));
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let expires = target.stats().certificate_expires;
+    assert!(expires.is_some_and(|at| at > now + 24 * 60 * 60), "{expires:?}");
     let from = greet(&origin, &target).unwrap();
     assert_eq!(target.principal(&from), name("spiffe://example/client"));
     let to = origin.lookup(target.self_addr().uri()).unwrap();

@@ -44,6 +44,8 @@ pub struct Settings {
 #[derive(Debug)]
 struct Loaded {
     sides: Sides,
+    /// The end of the own certificate, if it is one.
+    expires: Option<SystemTime>,
     stamps: Vec<Stamp>,
 }
 
@@ -102,6 +104,14 @@ impl Settings {
         loaded.sides.clone()
     }
 
+    /// The end of the own certificate, seconds since 1970, if it is one.
+    pub(crate) fn certificate_expires(&self) -> Option<u64> {
+        let mut loaded = lock(&self.loaded);
+        self.look(&mut loaded);
+        let since = loaded.expires?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        Some(since.as_secs())
+    }
+
     fn look(&self, loaded: &mut Loaded) {
         if !loaded.stamps.iter().any(Stamp::has_changed) {
             return;
@@ -138,12 +148,12 @@ fn stamps(wanted: &TcpSecurity) -> Vec<Stamp> {
 fn load(wanted: &TcpSecurity) -> Result<Loaded, String> {
     // Before the files, or a change in between would be missed.
     let stamps = stamps(wanted);
-    let sides = match wanted {
+    let (sides, expires) = match wanted {
         TcpSecurity::MutualTls(files) => mutual_tls(files)?,
-        TcpSecurity::ClusterSecret(path) => cluster(path)?,
+        TcpSecurity::ClusterSecret(path) => (cluster(path)?, None),
         other => return Err(format!("{other:?} is nothing that this version knows")),
     };
-    Ok(Loaded { sides, stamps })
+    Ok(Loaded { sides, expires, stamps })
 }
 
 /// The ciphers and key exchanges of both sides.
@@ -225,7 +235,7 @@ fn items<T: PemObject>(path: &Path, bytes: &[u8], what: &str) -> Result<Vec<T>, 
     }
 }
 
-fn mutual_tls(wanted: &Certificates) -> Result<Sides, String> {
+fn mutual_tls(wanted: &Certificates) -> Result<(Sides, Option<SystemTime>), String> {
     let crypto = crypto();
     let read = |path: &Path, what: &str| -> Result<Vec<CertificateDer<'static>>, String> {
         items(path, &files::read(path, Readers::Anybody)?, what)
@@ -264,15 +274,20 @@ fn mutual_tls(wanted: &Certificates) -> Result<Sides, String> {
         names: wanted.names.clone(),
         algorithms: crypto.signature_verification_algorithms,
     };
-    warn_of_own(wanted, &own, &authorities);
+    let expires = warn_of_own(wanted, &own, &authorities);
     let own = Arc::new(SingleCertAndKey::from(own));
     let believes = Believes::Certificates(authorities);
-    sides(crypto, believes, (own.clone(), own), Proves::Name)
+    Ok((sides(crypto, believes, (own.clone(), own), Proves::Name)?, expires))
 }
 
 /// Says in the log what our own peers will hold against us, if they trust the same authorities.
-fn warn_of_own(wanted: &Certificates, own: &CertifiedKey, authorities: &Authorities) {
-    let Some((certificate, others)) = own.cert.split_first() else { return };
+/// Returns the end of our certificate.
+fn warn_of_own(
+    wanted: &Certificates,
+    own: &CertifiedKey,
+    authorities: &Authorities,
+) -> Option<SystemTime> {
+    let (certificate, others) = own.cert.split_first()?;
     let until = EndEntityCert::try_from(certificate).ok().and_then(|parsed| not_after(&parsed));
     let left = until.and_then(|until| until.duration_since(SystemTime::now()).ok());
     if let Some(left) = left.filter(|left| *left < EXPIRES_SOON) {
@@ -291,6 +306,7 @@ fn warn_of_own(wanted: &Certificates, own: &CertifiedKey, authorities: &Authorit
             );
         }
     }
+    until
 }
 
 /// The name under which rustls knows the address that is dialed.
