@@ -270,6 +270,14 @@ pub(crate) enum AdminCommand {
     List,
     /// Prints the configuration in effect.
     Config,
+    /// Changes a setting: margo.log_level, margo.metrics.remote, margo.progress_when_needed,
+    /// margo.remote_shutdown, or statistics.
+    Set {
+        /// The setting.
+        key: String,
+        /// The value, such as `true` or `debug`.
+        value: String,
+    },
     /// Starts a provider, and prints its name.
     Start {
         /// An entry of `margo.providers`: JSON, a file that has it, or `-` for standard input.

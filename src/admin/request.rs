@@ -30,6 +30,15 @@ pub enum AdminRequest {
     List {},
     /// Tells the configuration in effect, see [`Instance::config`](crate::Instance::config).
     Config {},
+    /// Gives a setting another value: `margo.log_level`, `margo.metrics.remote`,
+    /// `margo.progress_when_needed`, `margo.remote_shutdown`, or `statistics`, which are those of
+    /// `margo.monitoring`, or its defaults, switched on or off.
+    Set {
+        /// The key of the document.
+        key: String,
+        /// As the document would have it.
+        value: Value,
+    },
     /// Starts a provider, of a type that the program has. It tells its name.
     StartProvider {
         /// An entry as in `margo.providers`.
@@ -123,6 +132,7 @@ impl fmt::Display for AdminRequest {
         let (act, object) = match self {
             Self::List {} => ("list", None),
             Self::Config {} => ("config", None),
+            Self::Set { key, value } => ("set", Some(format!("{key} {value}"))),
             Self::StartProvider { provider } => ("start_provider", Some(name_of(provider))),
             Self::StopProvider { name, .. } => ("stop_provider", Some(name.clone())),
             Self::DrainProvider { name, .. } => ("drain_provider", Some(name.clone())),
@@ -137,6 +147,8 @@ impl fmt::Display for AdminRequest {
             Self::RemoveShard { shard } => ("remove_shard", Some(shard.to_string())),
         };
         write!(f, "{act}")?;
-        object.map_or(Ok(()), |object| write!(f, " {}", object.escape_debug()))
+        // It may be of any length, and goes to logs.
+        let shown = |object: String| object.chars().take(200).collect::<String>();
+        object.map_or(Ok(()), |object| write!(f, " {}", shown(object).escape_debug()))
     }
 }

@@ -4,11 +4,13 @@
 //! after the other; progress goes on meanwhile.
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use margo_config::Config;
 use prim::sync::lock;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{ADMIN, DONE, FAILED, NOT_ALLOWED};
@@ -178,6 +180,7 @@ fn act(
         AdminRequest::Config {} => {
             serde_json::from_str(&instance.config().to_json()).map_err(|error| text(&error))
         }
+        AdminRequest::Set { key, value } => set(instance, key, value).map(nothing),
         AdminRequest::StartProvider { provider } => {
             let entry = serde_json::from_value(provider.clone())
                 .map_err(|error| format!("provider: {error}"))?;
@@ -229,6 +232,41 @@ fn act(
             layout.remove_shard(*shard).map(nothing).map_err(|error| text(&error))
         }
     }
+}
+
+/// Gives a setting another value.
+fn set(instance: &Instance, key: &str, value: &Value) -> Result<(), String> {
+    fn as_one<T: DeserializeOwned>(key: &str, value: &Value) -> Result<T, String> {
+        T::deserialize(value).map_err(|error| format!("{key}: {error}"))
+    }
+    let (inner, monitoring) = (instance.inner(), instance.monitoring());
+    match key {
+        "margo.log_level" => monitoring.set_log_level(as_one(key, value)?),
+        "margo.metrics.remote" => {
+            inner.metrics.remote.store(as_one(key, value)?, Ordering::Relaxed);
+        }
+        "margo.progress_when_needed" => {
+            instance.layout().set_progress_when_needed(as_one(key, value)?);
+        }
+        "margo.remote_shutdown" => {
+            inner.remote_shutdown.store(as_one(key, value)?, Ordering::Relaxed);
+        }
+        "statistics" => match as_one(key, value)? {
+            true => {
+                let options = inner.resolved.monitor.clone().unwrap_or_default();
+                monitoring.start_statistics(options.statistics.sample_rpcs_every);
+            }
+            false => monitoring.stop_statistics(),
+        },
+        _ => {
+            return Err(format!(
+                "`{key}` cannot be changed while the instance runs (what can: margo.log_level, \
+                 margo.metrics.remote, margo.progress_when_needed, margo.remote_shutdown, \
+                 statistics)"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn list(instance: &Instance, providers: &RunningProviders) -> Value {

@@ -1,5 +1,7 @@
 //! The configuration in effect, as a document.
 
+use std::sync::atomic::Ordering;
+
 use margo_config::{Config, ConfigFlags};
 
 use crate::elastic::{Part, RuntimeOwner};
@@ -29,7 +31,7 @@ impl Inner {
     }
 
     /// Adds the keys that C prints of an instance that runs, and that no version reads: see
-    /// `__margo_hg_to_json`.
+    /// `__margo_hg_to_json`; and what can be changed while it runs.
     fn print_state(&self, document: &mut Config) {
         let core = &self.core;
         let version = || Some(env!("CARGO_PKG_VERSION").to_owned());
@@ -40,6 +42,10 @@ impl Inner {
         mercury.listening = Some(self.resolved.listen);
         mercury.input_eager_size = eager_size(core.input_eager_bytes());
         mercury.output_eager_size = eager_size(core.output_eager_bytes());
+        let margo = &mut document.margo;
+        margo.remote_shutdown = self.remote_shutdown.load(Ordering::Relaxed);
+        margo.metrics.remote = self.metrics.remote.load(Ordering::Relaxed);
+        margo.progress_when_needed = self.when_needed.is_on();
     }
 }
 

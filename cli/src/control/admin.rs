@@ -43,6 +43,11 @@ fn request(args: &AdminArgs) -> Result<AdminRequest, Failure> {
     Ok(match &args.command {
         AdminCommand::List => AdminRequest::List {},
         AdminCommand::Config => AdminRequest::Config {},
+        AdminCommand::Set { key, value } => {
+            let text = || Value::String(value.clone());
+            let value = serde_json::from_str(value).unwrap_or_else(|_| text());
+            AdminRequest::Set { key: name(key), value }
+        }
         AdminCommand::Start { provider } => {
             AdminRequest::StartProvider { provider: entry(provider)? }
         }

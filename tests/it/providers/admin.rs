@@ -165,6 +165,26 @@ fn providers_come_move_and_go() {
 }
 
 #[test]
+fn settings_change_while_it_runs() {
+    let it = Administered::start("na+sm://", ALLOWED);
+    let set = |key: &str, value: Value| json!({ "act": "set", "key": key, "value": value });
+    it.act(set("margo.metrics.remote", json!(true))).unwrap();
+    it.act(set("statistics", json!(true))).unwrap();
+    it.get(1).unwrap();
+    let peer = it.client.lookup(it.service.self_addr().uri()).unwrap();
+    let metrics = it.client.network().metrics_of_timed(&peer, PATIENCE).unwrap();
+    assert!(metrics.rpcs.iter().any(|rpc| rpc.name == "get"), "{metrics:?}");
+    it.act(set("margo.log_level", json!("error"))).unwrap();
+    assert_eq!(it.service.monitoring().log_level(), margo::config::LogLevel::Error);
+    it.act(set("margo.remote_shutdown", json!(true))).unwrap();
+    let config = it.service.config().margo;
+    assert!(config.remote_shutdown && config.metrics.remote);
+    it.fails(set("margo.remote_shutdown", json!("yes")), "margo.remote_shutdown: invalid type");
+    it.fails(set("margo.grace_msec", json!(1)), "cannot be changed while the instance runs");
+    it.end();
+}
+
+#[test]
 fn acts_that_cannot_be_done_say_why_and_change_nothing() {
     let it = Administered::start("na+sm://", ALLOWED);
     it.fails(
