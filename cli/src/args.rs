@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
@@ -76,6 +77,9 @@ pub(crate) enum Command {
     /// Runs graphs of stages that a document cuts into groups of processes.
     #[command(subcommand)]
     Stream(StreamCommand),
+    /// Reads and changes a key-value store (`"type": "kv"`).
+    #[command(subcommand)]
+    Kv(KvCommand),
     /// Prints completions for a shell, for `~/.local/share/bash-completion/completions/margo` for
     /// instance.
     Completions {
@@ -167,6 +171,95 @@ pub(crate) enum SecurityCommand {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KvCommand {
+    /// Sets the value of a key.
+    Put {
+        #[command(flatten)]
+        of: KvArgs,
+        /// The key.
+        key: OsString,
+        /// The value; `-` is standard input.
+        value: OsString,
+    },
+    /// Prints the value of a key as it is. Status 1: there is no such key.
+    Get {
+        #[command(flatten)]
+        of: KvArgs,
+        /// The key.
+        key: OsString,
+    },
+    /// Erases a key. Status 1: there is no such key.
+    Erase {
+        #[command(flatten)]
+        of: KvArgs,
+        /// The key.
+        key: OsString,
+    },
+    /// Prints keys in their order, one on a line. What would steer a terminal, or is no text, is
+    /// shown by numbers; `dump` has all keys as they are.
+    List {
+        #[command(flatten)]
+        of: KvArgs,
+        /// The keys that begin so. Default: all.
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        prefix: OsString,
+    },
+    /// Prints keys and their values, each pair as one line of JSON: {"key": "a", "value": "1"}.
+    ///
+    /// What is no text is {"base64": "/w=="}. All of them are of one moment.
+    Dump {
+        #[command(flatten)]
+        of: KvArgs,
+        /// The keys that begin so. Default: all.
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        prefix: OsString,
+    },
+    /// Sets the keys that `dump` has printed; others stay.
+    ///
+    /// If it fails, the lines before the one that standard error names have been stored, and some
+    /// of those behind it may have been.
+    Load {
+        #[command(flatten)]
+        of: KvArgs,
+        /// The lines; `-` is standard input.
+        #[arg(value_name = "FILE", default_value = "-")]
+        file: PathBuf,
+    },
+    /// Puts, gets and erases keys of its own, and says how many each second.
+    Bench {
+        #[command(flatten)]
+        of: KvArgs,
+        /// How many keys.
+        #[arg(long, value_name = "COUNT", default_value_t = 10_000,
+              value_parser = clap::value_parser!(u64).range(1..))]
+        keys: u64,
+        /// Bytes of each value, up to 1048576.
+        #[arg(long, value_name = "BYTES", default_value_t = 100,
+              value_parser = clap::value_parser!(u32).range(..=1 << 20))]
+        value_bytes: u32,
+        /// Calls that are under way at a time.
+        #[arg(long, value_name = "COUNT", default_value_t = 32,
+              value_parser = clap::value_parser!(u16).range(1..=4096))]
+        in_flight: u16,
+    },
+}
+
+/// The options of all commands of a key-value store.
+#[derive(Debug, clap::Args)]
+pub(crate) struct KvArgs {
+    /// Address of the process, as `margo serve` prints one.
+    pub(crate) address: String,
+    /// The provider. Default: the only one that describes itself as a key-value store.
+    #[arg(long, value_name = "ID")]
+    pub(crate) provider_id: Option<u16>,
+    /// Seconds after which a call is given up.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = interval)]
+    pub(crate) timeout: f64,
+    #[command(flatten)]
+    pub(crate) client: ClientArgs,
 }
 
 #[derive(Debug, clap::Args)]

@@ -19,6 +19,7 @@ mod config;
 mod control;
 mod demo;
 mod info;
+mod kv;
 mod new;
 mod ping;
 mod security;
@@ -63,6 +64,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Serve(args) => serve::daemon().serve(&args),
         Command::Admin(args) => control::admin(&args),
         Command::Security(command) => security::run(&command),
+        Command::Kv(command) => kv::run(&command),
         Command::Completions { shell } => usage::completions(shell),
         Command::Man { dir } => usage::man(&dir),
         Command::Ping(args) => ping::run(&args),

@@ -18,7 +18,7 @@ class MargoRs(CargoPackage):
     variant("ofi", default=False, description="Fabrics through libfabric")
     variant("ucx", default=False, description="InfiniBand, RoCE and others through UCX")
 
-    depends_on("rust@1.89:", type="build")
+    depends_on("rust@1.90:", type="build")
     # Opened at run time, and not needed to build.
     depends_on("libfabric", type="run", when="+ofi")
     depends_on("ucx@1.13:", type="run", when="+ucx")

@@ -123,6 +123,7 @@ fn crates_without_unsafe_say_so() {
         "macros/src/lib.rs",
         "providers/echo/src/lib.rs",
         "providers/blob/src/lib.rs",
+        "providers/kv/src/lib.rs",
         "stream/src/lib.rs",
         "cli/src/main.rs",
     ] {

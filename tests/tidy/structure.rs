@@ -48,8 +48,8 @@ const CRATES: &[Limits] = &[
          timer progress instance dispatch polling origin serving bulk reshaping report providers \
          api service lifecycle admin daemon"),
     goals("benches", "base process floors rows scale plot catalog report cli"),
-    goals("cli", "support svg args security serve services config demo info new ping control top \
-         trace stream usage"),
+    goals("cli", "support svg args security serve services config demo info kv new ping control \
+         top trace stream usage"),
     goals("config", "report read document resolve parse child samples schema fuzzing"),
     goals("examples/axum_gateway", ""),
     goals("hg", "base memory proc wire options bulk ops core overflow origin requests transfer \
@@ -74,6 +74,7 @@ const CRATES: &[Limits] = &[
     goals("prim", "sync lines panic glob prefetch claim parts lock shared process"),
     goals("providers/blob", "error name rpc config store provider client"),
     goals("providers/echo", ""),
+    goals("providers/kv", "error model store_config engine config rpc provider client"),
     goals("stream", "base error wire spec sender receiver graph"),
     goals("ult", "topology base trace stack engine/listener engine/monitor_stop engine/pulse \
          engine/helpers engine/model engine/contain engine/error engine/xstream engine/waiting \

@@ -8,10 +8,12 @@ use margo::component::Component;
 use margo::daemon::Daemon;
 use margo_provider_blob::BlobComponent;
 use margo_provider_echo::EchoComponent;
+use margo_provider_kv::KvComponent;
 
 /// The daemon whose types can stand in `type` of a provider.
 pub(crate) fn daemon() -> Daemon {
-    let components: [Box<dyn Component>; 2] = [Box::new(BlobComponent), Box::new(EchoComponent)];
+    let components: [Box<dyn Component>; 3] =
+        [Box::new(BlobComponent), Box::new(EchoComponent), Box::new(KvComponent)];
     let prepare = |instance: &margo::Instance| Ok(pool_stats::register(instance)?);
     Daemon::new(components).command("margo serve").prepare(prepare)
 }

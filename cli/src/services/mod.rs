@@ -17,7 +17,7 @@ pub(crate) use self::call::run as call;
 pub(crate) use self::describe::run as describe;
 
 /// The services of a peer.
-fn ask(
+pub(crate) fn ask(
     instance: &Instance,
     peer: &Addr,
     limit: Duration,

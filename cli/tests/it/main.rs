@@ -9,6 +9,7 @@ mod common;
 mod demo;
 mod deploy;
 mod kill;
+mod kv;
 mod new;
 mod ping;
 mod port;

@@ -228,7 +228,7 @@ fn config_check_tells_what_would_not_start() {
         (
             r#"{ "margo": { "providers": [{ "type": "yokan", "provider_id": 1 }] } }"#,
             "margo.providers[0].type: `margo serve` has no providers of type `yokan` (it has blob, \
-             echo)",
+             echo, kv)",
         ),
         (
             r#"{ "monitoring": { "name": "mine" } }"#,
@@ -333,7 +333,10 @@ fn config_schema_prints_the_schema() {
     assert!(schema["properties"]["argobots"].is_object());
     // With the settings of its own providers.
     let provider = &schema["$defs"]["Provider"];
-    assert_eq!(provider["properties"]["type"]["examples"], serde_json::json!(["blob", "echo"]));
+    assert_eq!(
+        provider["properties"]["type"]["examples"],
+        serde_json::json!(["blob", "echo", "kv"])
+    );
     let blob = &provider["allOf"][0];
     assert_eq!(blob["if"]["properties"]["type"]["const"], "blob");
     assert_eq!(blob["then"]["required"][0], "config");

@@ -1,0 +1,501 @@
+//! The origin side: keys and values as method calls.
+//!
+//! Read this file, then `batch.rs` (several changes, and which bytes travel how), `entries.rs`
+//! (lists), `collection.rs` (documents).
+
+mod batch;
+mod collection;
+mod entries;
+
+use std::time::{Duration, Instant};
+
+use margo::encoding::Bytes;
+use margo::{ForwardError, ForwardRequest, Instance, ProviderHandle, Rpc, errors::IdentityError};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use self::batch::KvBatch;
+pub use self::collection::Collection;
+pub use self::entries::Entries;
+use crate::model::{Batch, Change, Changed, Condition, Durability, KeyRange, Outcomes};
+use crate::rpc::{
+    COUNT, ChangeArgs, FLUSH, Found, GET, GET_MANY, GetArgs, GetManyArgs, IDENTITY, KvStat,
+    MEASURE, Meta, Part, READ, ReadArgs, STAT, Selection, WAIT, WaitArgs,
+};
+use crate::{CHANGE, ClientError, KvError};
+
+/// Longest value that an answer carries, if it is not asked for otherwise. Up to here a copy at
+/// each side takes less time than the further call does that fetches a long one without copies.
+const ANSWER_BYTES: u64 = 256 << 10;
+
+/// A key-value provider at a peer. Cheap to clone.
+///
+/// Every method waits for its result, at most `limit` from its call: a ULT suspends, an OS thread
+/// parks. Long values are not copied here: the target reads and writes the caller's slices
+/// directly, and no method returns before it is done with them, time limit or not.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// use margo_provider_kv::{Condition, KvClient};
+///
+/// let kv = KvClient::connect(&service, target, limit)?;
+/// let version = kv.put(b"apple", b"red", limit)?;
+/// let when = Condition::Version(version);
+/// kv.put_if(b"apple", b"green", when, limit)?;
+/// assert_eq!(kv.get(b"apple", limit)?.value.0, b"green");
+/// assert!(kv.put_if(b"apple", b"blue", when, limit).is_err(), "it has another version now");
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct KvClient {
+    instance: Instance,
+    target: ProviderHandle,
+    durability: Option<Durability>,
+}
+
+impl KvClient {
+    /// Speaks to `target` through `instance`, after it has asked whether that is a key-value
+    /// provider: a wrong number is found here, and not by what another provider makes of a call.
+    /// Waits at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError`]: it is another one, or says nothing, or did not answer.
+    pub fn connect(
+        instance: &Instance,
+        target: ProviderHandle,
+        limit: Duration,
+    ) -> Result<Self, IdentityError> {
+        instance.network().check_identity_timed(&target, IDENTITY, limit)?;
+        Ok(Self::new(instance, target))
+    }
+
+    /// Speaks to `target` through `instance`. Does not contact it.
+    pub fn new(instance: &Instance, target: ProviderHandle) -> Self {
+        Self { instance: instance.clone(), target, durability: None }
+    }
+
+    /// The provider it speaks to.
+    pub fn target(&self) -> &ProviderHandle {
+        &self.target
+    }
+
+    /// A client whose changes are at least so safe before they are acknowledged. The provider's own
+    /// setting may be more.
+    #[must_use]
+    pub fn with_durability(&self, durability: Durability) -> Self {
+        Self { durability: Some(durability), ..self.clone() }
+    }
+
+    /// The value of a key, and its version.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](KvError::NotFound) and others, as [`ClientError`].
+    pub fn get(&self, key: &[u8], limit: Duration) -> Result<Found, ClientError> {
+        let clock = Clock::of(limit);
+        let args = GetArgs { key: Bytes(key), most: ANSWER_BYTES };
+        match self.call(GET.sending(), &args, limit) {
+            Err(ClientError::Kv(KvError::TooSmall { need })) => self.fetch(key, None, need, clock),
+            answered => answered,
+        }
+    }
+
+    /// Copies the value of a key into memory of the caller. Returns how many bytes that are.
+    ///
+    /// # Errors
+    ///
+    /// [`TooSmall`](KvError::TooSmall) with the length of the value if it does not fit, and others,
+    /// as [`ClientError`]. `into` then holds no particular bytes.
+    pub fn get_into(
+        &self,
+        key: &[u8],
+        into: &mut [u8],
+        limit: Duration,
+    ) -> Result<Meta, ClientError> {
+        self.read(key, None, into, limit)
+    }
+
+    /// The values of keys, each with its own result, in their order. Those of a database on disk
+    /// are of one moment, but for long ones (more than 256 KiB, or more than the provider's
+    /// `page_bytes` together), which are fetched by a call for each.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] of the whole; that of a key, such as [`NotFound`](KvError::NotFound), is its
+    /// result.
+    pub fn get_many(
+        &self,
+        keys: &[&[u8]],
+        limit: Duration,
+    ) -> Result<Vec<Result<Found, KvError>>, ClientError> {
+        let clock = Clock::of(limit);
+        let args =
+            GetManyArgs { keys: keys.iter().map(|key| Bytes(*key)).collect(), most: ANSWER_BYTES };
+        let mut found = self.call(GET_MANY.sending(), &args, limit)?;
+        if found.len() != keys.len() {
+            return Err(bad_answer(format!("{} results for {} keys", found.len(), keys.len())));
+        }
+        for (found, key) in found.iter_mut().zip(keys) {
+            if let Err(KvError::TooSmall { need }) = *found {
+                *found = match self.fetch(key, None, need, clock) {
+                    Err(ClientError::Kv(error)) => Err(error),
+                    fetched => Ok(fetched?),
+                };
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns how long the value of a key is, and its version; `None`: the key is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn measure(&self, key: &[u8], limit: Duration) -> Result<Option<Meta>, ClientError> {
+        Ok(self.measure_many(&[key], limit)?.pop().flatten())
+    }
+
+    /// As [`measure`](Self::measure), of keys in their order.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn measure_many(
+        &self,
+        keys: &[&[u8]],
+        limit: Duration,
+    ) -> Result<Vec<Option<Meta>>, ClientError> {
+        let args: Vec<_> = keys.iter().map(|key| Bytes(*key)).collect();
+        let found = self.call(MEASURE.sending(), &args, limit)?;
+        if found.len() != keys.len() {
+            return Err(bad_answer(format!("{} lengths for {} keys", found.len(), keys.len())));
+        }
+        Ok(found)
+    }
+
+    /// Returns whether a key is there.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn exists(&self, key: &[u8], limit: Duration) -> Result<bool, ClientError> {
+        Ok(self.measure(key, limit)?.is_some())
+    }
+
+    /// Waits until a key is there with a version above `above`; 0 is below all. Returns its value.
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`](KvError::Busy) if too many wait, [`Closing`](KvError::Closing) if the provider
+    /// ends, and others, as [`ClientError`].
+    pub fn wait(&self, key: &[u8], above: u64, limit: Duration) -> Result<Found, ClientError> {
+        let clock = Clock::of(limit);
+        let args = WaitArgs { key: Bytes(key), above, most: ANSWER_BYTES };
+        match self.call(WAIT.sending(), &args, limit) {
+            Err(ClientError::Kv(KvError::TooSmall { need })) => self.fetch(key, None, need, clock),
+            answered => answered,
+        }
+    }
+
+    /// Sets the value of a key. Returns its version.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`]. After a time-out or the loss of the target, the key has the old value or
+    /// the new one.
+    pub fn put(&self, key: &[u8], value: &[u8], limit: Duration) -> Result<u64, ClientError> {
+        self.put_if(key, value, Condition::Always, limit)
+    }
+
+    /// As [`put`](Self::put), under a condition.
+    ///
+    /// # Errors
+    ///
+    /// [`Exists`](KvError::Exists), [`NotFound`](KvError::NotFound) or
+    /// [`Conflict`](KvError::Conflict) if the key is not as `when` says, and others, as
+    /// [`ClientError`].
+    pub fn put_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        when: Condition<&[u8]>,
+        limit: Duration,
+    ) -> Result<u64, ClientError> {
+        version(self.change(Change::Put { key, value, when }, limit)?)
+    }
+
+    /// Adds bytes at the end of a value, which is empty where the key is not there. Returns the
+    /// version.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn append(&self, key: &[u8], value: &[u8], limit: Duration) -> Result<u64, ClientError> {
+        version(self.change(Change::Append { key, value, when: Condition::Always }, limit)?)
+    }
+
+    /// Erases a key. Returns whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn erase(&self, key: &[u8], limit: Duration) -> Result<bool, ClientError> {
+        self.erase_if(key, Condition::Always, limit)
+    }
+
+    /// As [`erase`](Self::erase), under a condition.
+    ///
+    /// # Errors
+    ///
+    /// As [`put_if`](Self::put_if).
+    pub fn erase_if(
+        &self,
+        key: &[u8],
+        when: Condition<&[u8]>,
+        limit: Duration,
+    ) -> Result<bool, ClientError> {
+        Ok(count(self.change(Change::Erase { key, when, take: false }, limit)?)? > 0)
+    }
+
+    /// Erases a key, and returns the value that it had. Of several callers one gets it.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](KvError::NotFound) and others, as [`ClientError`].
+    pub fn take(&self, key: &[u8], limit: Duration) -> Result<Found, ClientError> {
+        let clock = Clock::of(limit);
+        // In two steps, as a long value would not fit into the answer that it is erased with.
+        loop {
+            let found = self.get(key, clock.left())?;
+            match self.erase_if(key, Condition::Version(found.version), clock.left()) {
+                Ok(_) => return Ok(found),
+                Err(ClientError::Kv(KvError::Conflict { .. })) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Erases the keys of a range, such as `b"a"..b"b"`. Returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn erase_range<'a>(
+        &self,
+        range: impl std::ops::RangeBounds<&'a [u8]>,
+        limit: Duration,
+    ) -> Result<u64, ClientError> {
+        let (from, to) = (range.start_bound().cloned(), range.end_bound().cloned());
+        count(self.change(Change::EraseRange(KeyRange { from, to }), limit)?)
+    }
+
+    /// Several changes, in one call.
+    pub fn batch(&self) -> KvBatch<'_> {
+        KvBatch::new(self)
+    }
+
+    /// Returns how many keys there are.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn count(&self, selection: &Selection, limit: Duration) -> Result<u64, ClientError> {
+        self.call(COUNT.sending(), selection, limit)
+    }
+
+    /// The keys of a selection, with their values. `limit` is for each page, of which an iteration
+    /// may fetch several; all of them show the database as it was when the first one was. In memory
+    /// a list of several pages costs a walk over all keys for that.
+    pub fn entries(&self, selection: Selection, limit: Duration) -> Entries {
+        Entries::new(self, selection, true, limit)
+    }
+
+    /// As [`entries`](Self::entries), without values.
+    pub fn keys(&self, selection: Selection, limit: Duration) -> Entries {
+        Entries::new(self, selection, false, limit)
+    }
+
+    /// A collection of documents: a name, under which documents have numbers.
+    pub fn collection(&self, name: impl Into<String>) -> Collection {
+        Collection::new(self, name.into())
+    }
+
+    /// Returns when all that was acknowledged before is on the disk.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn flush(&self, limit: Duration) -> Result<(), ClientError> {
+        self.call(FLUSH, &(), limit)
+    }
+
+    /// Returns what the provider holds for its callers.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn stat(&self, limit: Duration) -> Result<KvStat, ClientError> {
+        self.call(STAT, &(), limit)
+    }
+
+    /// As [`get`](Self::get), and returns when the call is on its way, so that several are at a
+    /// time. A value of more than `most` bytes is [`TooSmall`](KvError::TooSmall); one that is
+    /// longer than the eager size of the transport takes a further round trip.
+    ///
+    /// ```
+    /// # use margo::{Instance, ProviderHandle, ProviderId};
+    /// # use margo_provider_kv::*;
+    /// # let limit = std::time::Duration::from_secs(10);
+    /// # let service = Instance::builder("na+sm://").start()?;
+    /// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+    /// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+    /// # let running = KvProvider::start(provider, &config)?;
+    /// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+    /// # let kv = KvClient::new(&service, target);
+    /// let puts = [b"a", b"b"].map(|key| kv.start_put(key, b"value", limit));
+    /// for put in margo::wait_all(puts.into_iter().collect::<Result<Vec<_>, _>>()?) {
+    ///     put??;
+    /// }
+    /// assert_eq!(kv.start_get(b"b", 100, limit)?.wait()??.value.0, b"value");
+    /// # drop(running);
+    /// # service.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`RpcCall::start`](margo::RpcCall::start).
+    pub fn start_get(
+        &self,
+        key: &[u8],
+        most: u64,
+        limit: Duration,
+    ) -> Result<ForwardRequest<Result<Found, KvError>>, ForwardError> {
+        let args = GetArgs { key: Bytes(key), most };
+        self.instance.rpc(GET.sending(), &self.target, &args).timeout(limit).start()
+    }
+
+    /// As [`put`](Self::put), and returns when the call is on its way. The value travels with it,
+    /// so it is not for long ones.
+    ///
+    /// # Errors
+    ///
+    /// As [`RpcCall::start`](margo::RpcCall::start).
+    pub fn start_put(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        limit: Duration,
+    ) -> Result<ForwardRequest<Result<Outcomes, KvError>>, ForwardError> {
+        let (key, value) = (Part::Here(Bytes(key)), Part::Here(Bytes(value)));
+        let changes = vec![Change::Put { key, value, when: Condition::Always }];
+        let batch = Batch { is_atomic: true, only_if: Vec::new(), changes };
+        let args = ChangeArgs { batch, durability: self.durability, bulk: None };
+        self.instance.rpc(CHANGE.sending(), &self.target, &args).timeout(limit).start()
+    }
+
+    fn call<A: Serialize, R: DeserializeOwned>(
+        &self,
+        rpc: Rpc<A, Result<R, KvError>>,
+        args: &A,
+        limit: Duration,
+    ) -> Result<R, ClientError> {
+        Ok(self.instance.forward_timed(rpc, &self.target, args, limit)??)
+    }
+
+    /// Makes one change.
+    fn change(&self, change: Change<&[u8]>, limit: Duration) -> Result<Changed, ClientError> {
+        let batch = Batch { is_atomic: true, only_if: Vec::new(), changes: vec![change] };
+        let mut outcomes = self.apply(batch, limit)?;
+        Ok(outcomes.pop().ok_or_else(|| bad_answer("no outcome".to_owned()))??)
+    }
+
+    /// A value of `len` bytes, or of as many as it has by then; of a view, if one is given.
+    fn fetch(
+        &self,
+        key: &[u8],
+        view: Option<u64>,
+        mut len: u64,
+        clock: Clock,
+    ) -> Result<Found, ClientError> {
+        loop {
+            let mut value = Vec::new();
+            let room = usize::try_from(len).unwrap_or(usize::MAX);
+            value.try_reserve_exact(room).map_err(|_| ClientError::NoMemory { bytes: len })?;
+            value.resize(room, 0);
+            match self.read(key, view, &mut value, clock.left()) {
+                Ok(meta) => {
+                    value.truncate(usize::try_from(meta.len).unwrap_or(usize::MAX));
+                    return Ok(Found { version: meta.version, value: Bytes(value) });
+                }
+                Err(ClientError::Kv(KvError::TooSmall { need })) if need > len => len = need,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn read(
+        &self,
+        key: &[u8],
+        view: Option<u64>,
+        into: &mut [u8],
+        limit: Duration,
+    ) -> Result<Meta, ClientError> {
+        let room = into.len() as u64;
+        let meta = self.instance.memory().expose_mut(into, |bulk| {
+            let args = ReadArgs { key: Bytes(key), view, bulk: bulk.clone() };
+            self.call(READ.sending(), &args, limit)
+        })??;
+        match meta.len <= room {
+            true => Ok(meta),
+            false => Err(bad_answer(format!("{} bytes read into {room}", meta.len))),
+        }
+    }
+}
+
+/// The time that is left of a limit.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    begun: Instant,
+    limit: Duration,
+}
+
+impl Clock {
+    fn of(limit: Duration) -> Self {
+        Self { begun: Instant::now(), limit }
+    }
+
+    fn left(self) -> Duration {
+        self.limit.saturating_sub(self.begun.elapsed())
+    }
+}
+
+/// The version that a change has led to.
+fn version(changed: Changed) -> Result<u64, ClientError> {
+    match changed {
+        Changed::Put { version } => Ok(version),
+        other => Err(bad_answer(format!("{other:?} for a put"))),
+    }
+}
+
+/// The number of keys that a change has erased.
+fn count(changed: Changed) -> Result<u64, ClientError> {
+    match changed {
+        Changed::Erased { count } => Ok(count),
+        other => Err(bad_answer(format!("{other:?} for keys that are erased"))),
+    }
+}
+
+fn bad_answer(detail: String) -> ClientError {
+    ClientError::BadAnswer(detail)
+}

@@ -1,0 +1,287 @@
+//! A store and those who use it: applies groups of batches, commits them, shows what was committed,
+//! and reopens a store whose disk was full.
+//!
+//! | state | who writes | who reads |
+//! |---|---|---|
+//! | [`Shown::view`] | the committer, after each commit of a store on disk | every reader |
+//! | [`Shown::counters`] | the committer | [`Database::stats`](super::Database::stats) |
+//!
+//! A store is not used again after an error. If its disk was full it is opened again, which shows
+//! whether the commit was made nevertheless; readers go on, and changes are refused until one is
+//! tried again, at most each [`RETRY`]. After any other error the database is closed for good: what
+//! the kernel does with pages that it could not write is anyone's guess.
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use super::contain::Health;
+use super::group::{Group, Limits};
+use super::store::interface::{Keeps, Store, Usage, Writes, Written};
+use super::view::View;
+use crate::model::{Batch, Durability, Outcomes};
+use crate::{KvError, StoreConfig, SyncPolicy};
+
+/// How long changes are refused without trying, after one that found the disk full.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Bytes of changes that a store may keep in memory until it is synced, whatever its policy.
+const UNSYNCED_BYTES_MAX: u64 = 64 << 20;
+
+/// Opens a store, for the first time or again.
+pub(super) type Open = Box<dyn Fn(&Health) -> Result<Box<dyn Store>, KvError> + Send>;
+
+/// The part of a database that readers see.
+pub(super) struct Shown {
+    pub(super) health: Health,
+    view: RwLock<Result<Arc<dyn View>, KvError>>,
+    counters: Mutex<Counters>,
+}
+
+/// Counts since the database was opened, but for the usage.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counters {
+    pub(super) usage: Usage,
+    pub(super) commits: u64,
+    pub(super) changes: u64,
+    pub(super) synced_at: Option<Instant>,
+}
+
+impl Shown {
+    pub(super) fn view(&self) -> Result<Arc<dyn View>, KvError> {
+        self.health.check()?;
+        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn show(&self, view: Result<Arc<dyn View>, KvError>) {
+        *self.view.write().unwrap_or_else(PoisonError::into_inner) = view;
+    }
+
+    fn count(&self, count: impl FnOnce(&mut Counters)) {
+        count(&mut self.counters.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// A batch, and how safe it has to be.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) batch: Batch,
+    pub(super) durability: Option<Durability>,
+}
+
+/// The one who writes.
+pub(super) struct Committer {
+    open: Open,
+    /// `None` while it could not be opened again, and after an error.
+    store: Option<Box<dyn Store>>,
+    limits: Limits,
+    policy: SyncPolicy,
+    /// The version of the last change that was acknowledged, also if the store has lost it.
+    version: u64,
+    /// Bytes of keys and values that were committed since the last sync, and when the first were.
+    unsynced: Option<(u64, Instant)>,
+    /// An error after which the database is closed, or of a full disk, and when that was.
+    trouble: Option<(KvError, Instant)>,
+    shown: Arc<Shown>,
+}
+
+impl Committer {
+    pub(super) fn new(open: Open, config: &StoreConfig) -> Result<Self, KvError> {
+        let health = Health::default();
+        let store = open(&health)?;
+        let counters = Counters { usage: store.usage(), ..Counters::default() };
+        let (view, counters) = (RwLock::new(Ok(store.view()?)), Mutex::new(counters));
+        Ok(Self {
+            open,
+            limits: Limits::new(config),
+            policy: config.sync,
+            version: store.version(),
+            unsynced: None,
+            trouble: None,
+            store: Some(store),
+            shown: Arc::new(Shown { health, view, counters }),
+        })
+    }
+
+    pub(super) fn shown(&self) -> &Arc<Shown> {
+        &self.shown
+    }
+
+    pub(super) fn is_in_memory(&self) -> bool {
+        self.keeps() == Some(Keeps::Nothing)
+    }
+
+    fn keeps(&self) -> Option<Keeps> {
+        self.store.as_ref().map(|store| store.keeps())
+    }
+
+    /// Applies batches one after the other, and commits them together. Returns the outcome of each.
+    pub(super) fn commit(&mut self, requests: Vec<Request>) -> Vec<Result<Outcomes, KvError>> {
+        let count = requests.len();
+        self.try_commit(requests).unwrap_or_else(|error| vec![Err(error); count])
+    }
+
+    /// # Errors
+    ///
+    /// Those of the store. No outcome holds then, since each may rest on changes before it.
+    fn try_commit(
+        &mut self,
+        requests: Vec<Request>,
+    ) -> Result<Vec<Result<Outcomes, KvError>>, KvError> {
+        let store = self.ready()?;
+        let (usage, keeps) = (store.usage(), store.keeps());
+        let view = self.shown.view()?;
+        let mut group = Group::new(&*view, self.version, usage, self.limits);
+        let mut synced = self.policy == SyncPolicy::Always;
+        let outcomes = requests.into_iter().map(|Request { batch, durability }| {
+            synced |= match durability {
+                Some(Durability::Synced) => true,
+                Some(Durability::Written) => keeps == Keeps::Synced,
+                None => false,
+            };
+            group.apply(batch)
+        });
+        let outcomes = outcomes.collect();
+        let (writes, version) = group.into_writes();
+        drop(view);
+        self.write(writes, version, synced)?;
+        Ok(outcomes)
+    }
+
+    /// The store, if it may be written to.
+    fn ready(&mut self) -> Result<&dyn Store, KvError> {
+        self.shown.health.check()?;
+        if let Some((error, since)) = &mut self.trouble {
+            if !matches!(error, KvError::Full(_)) || since.elapsed() < RETRY {
+                return Err(error.clone());
+            }
+            *since = Instant::now();
+            if self.store.is_none() {
+                self.reopen()?;
+            }
+        }
+        let closed = || KvError::Failed("it is closed".into());
+        self.store.as_deref().ok_or_else(closed)
+    }
+
+    fn write(&mut self, writes: Writes, version: u64, synced: bool) -> Result<(), KvError> {
+        let Some(store) = &mut self.store else { return Ok(()) };
+        if writes.is_empty() && !(synced && self.unsynced.is_some()) {
+            return Ok(());
+        }
+        let value_bytes = |it: &Option<Written>| it.as_ref().map_or(0, |it| it.value.len());
+        let sizes = writes.iter().map(|(key, it)| (key.len() + value_bytes(it)) as u64);
+        let unsynced = self.unsynced.map_or(0, |(bytes, _)| bytes) + sizes.sum::<u64>();
+        let synced = synced || (store.keeps() == Keeps::Synced && unsynced > UNSYNCED_BYTES_MAX);
+        let changes = version - self.version;
+        let written = match writes.is_empty() {
+            true => store.sync(),
+            false => store.commit(writes, version, synced),
+        };
+        if let Err(error) = written {
+            return self.fail(error, version);
+        }
+        self.version = version;
+        let now = Instant::now();
+        let since = self.unsynced.map_or(now, |(_, since)| since);
+        self.unsynced = (!synced).then_some((unsynced, since));
+        if let Some((error, _)) = self.trouble.take() {
+            tracing::info!(%error, "a key-value store has room again, and takes changes");
+        }
+        let usage = store.usage();
+        self.shown.count(|counters| {
+            counters.usage = usage;
+            counters.commits += u64::from(changes > 0);
+            counters.changes += changes;
+            counters.synced_at = if synced { Some(now) } else { counters.synced_at };
+        });
+        if store.keeps() != Keeps::Nothing {
+            self.shown.show(store.view());
+        }
+        Ok(())
+    }
+
+    /// Closes the store after an error of a commit that would have had this version, and opens it
+    /// again if the disk was full. `Ok`: the commit was made nevertheless.
+    fn fail(&mut self, error: KvError, version: u64) -> Result<(), KvError> {
+        self.close_store();
+        self.unsynced = None;
+        self.trouble = Some((error.clone(), Instant::now()));
+        if !matches!(error, KvError::Full(_)) {
+            tracing::error!(%error, "a key-value store has failed, and is closed");
+            self.shown.show(Err(error.clone()));
+            return Err(error);
+        }
+        tracing::warn!(%error, "a key-value store takes no changes until it has room");
+        self.reopen()?;
+        if let Some(store) = &mut self.store
+            && store.version() >= version
+            && store.sync().is_ok()
+        {
+            self.version = version;
+            self.shown.show(store.view());
+            return Ok(());
+        }
+        Err(error)
+    }
+
+    fn reopen(&mut self) -> Result<(), KvError> {
+        match (self.open)(&self.shown.health) {
+            Ok(store) => {
+                self.version = self.version.max(store.version());
+                self.shown.show(store.view());
+                self.store = Some(store);
+                Ok(())
+            }
+            Err(error) => {
+                let message = format!("it cannot be opened again until there is room: {error}");
+                self.shown.show(Err(KvError::Full(message.clone())));
+                Err(KvError::Full(message))
+            }
+        }
+    }
+
+    fn close_store(&mut self) {
+        let store = self.store.take();
+        // That of a store which is no more does not matter.
+        let _ = Health::default().contain(|| {
+            drop(store);
+            Ok(())
+        });
+    }
+
+    /// Shows the store as it is now, and never anything else.
+    pub(super) fn snapshot(&self) -> Result<Arc<dyn View>, KvError> {
+        match &self.store {
+            Some(store) => store.snapshot(),
+            None => self.shown.view(),
+        }
+    }
+
+    /// When the policy wants a sync, if anything is not synced.
+    pub(super) fn sync_due(&self) -> Option<Instant> {
+        match (self.policy, self.unsynced) {
+            (SyncPolicy::IntervalMsec(msec), Some((_, since))) => {
+                Some(since + Duration::from_millis(msec))
+            }
+            _ => None,
+        }
+    }
+
+    /// Has all that was committed on the disk.
+    pub(super) fn sync(&mut self) -> Result<(), KvError> {
+        self.write(Writes::new(), self.version, true)
+    }
+
+    /// Syncs what is not synced, and closes the store. What it shows is closed as well.
+    pub(super) fn close(&mut self) {
+        if self.sync().is_err() {
+            tracing::error!("changes that were not synced may be lost");
+        }
+        self.shown.show(Err(KvError::Failed("it is closed".into())));
+        self.close_store();
+    }
+}

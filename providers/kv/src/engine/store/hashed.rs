@@ -1,0 +1,144 @@
+//! A store in memory without an order: hash tables, each with a lock, so that readers on several
+//! cores seldom meet.
+//!
+//! | state | who writes | who reads |
+//! |---|---|---|
+//! | a table | a commit, with its lock | gets and scans, with its lock; rows are looked at without |
+//! | `commits` | held by a commit from first to last write | held by a scan while it collects rows |
+//!
+//! So a scan sees all writes of a commit or none. It walks over every key and sorts those in its
+//! range, and commits wait until it has collected them: for keys that are listed often there is
+//! [`ordered`](super::ordered).
+
+use std::hash::BuildHasher;
+use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+
+use super::interface::{Keeps, Store, Usage, Writes, Written};
+use super::row::{Row, Rows};
+use crate::KvError;
+use crate::engine::view::{Bounds, Record, View};
+
+const TABLES: usize = 64;
+
+#[derive(Debug)]
+struct Tables {
+    hasher: RandomState,
+    tables: [RwLock<HashTable<Row>>; TABLES],
+    commits: Mutex<()>,
+}
+
+/// The store.
+#[derive(Debug)]
+pub(crate) struct HashedStore {
+    tables: Arc<Tables>,
+    version: u64,
+    usage: Usage,
+    scratch: Vec<u8>,
+}
+
+impl HashedStore {
+    pub(crate) fn new() -> Self {
+        let tables = std::array::from_fn(|_| RwLock::default());
+        let tables = Tables { hasher: RandomState::default(), tables, commits: Mutex::default() };
+        let usage = Usage::default();
+        Self { tables: Arc::new(tables), version: 0, usage, scratch: Vec::new() }
+    }
+}
+
+impl Tables {
+    fn table_of(&self, hash: u64) -> &RwLock<HashTable<Row>> {
+        // The table itself uses the lowest bits and the highest seven.
+        &self.tables[(hash >> 48) as usize % TABLES]
+    }
+
+    /// The rows of a range, at one moment.
+    fn rows(&self, range: Bounds<'_>) -> Rows {
+        let whole = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rows = Vec::new();
+        for table in &self.tables {
+            let table = table.read().unwrap_or_else(PoisonError::into_inner);
+            let is_in = |row: &&Row| RangeBounds::<[u8]>::contains(&range, row.key());
+            rows.extend(table.iter().filter(is_in).cloned());
+        }
+        drop(whole);
+        Rows::sorted(rows)
+    }
+
+    /// Sets or erases a record, and returns the one before it.
+    fn write(&self, key: &[u8], row: Option<Row>) -> Option<Row> {
+        let hash = self.hasher.hash_one(key);
+        let mut table = self.table_of(hash).write().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |row: &Row| row.key() == key;
+        match (table.entry(hash, is_same, |row| self.hasher.hash_one(row.key())), row) {
+            (Entry::Occupied(mut old), Some(row)) => Some(std::mem::replace(old.get_mut(), row)),
+            (Entry::Occupied(old), None) => Some(old.remove().0),
+            (Entry::Vacant(place), Some(row)) => {
+                place.insert(row);
+                None
+            }
+            (Entry::Vacant(_), None) => None,
+        }
+    }
+}
+
+impl Store for HashedStore {
+    fn version(&self) -> u64 {
+        self.version
+    }
+
+    fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    fn view(&self) -> Result<Arc<dyn View>, KvError> {
+        Ok(self.tables.clone())
+    }
+
+    fn commit(&mut self, writes: Writes, version: u64, _synced: bool) -> Result<(), KvError> {
+        let Self { tables, usage, scratch, .. } = self;
+        let _whole = tables.commits.lock().unwrap_or_else(PoisonError::into_inner);
+        for (key, written) in writes {
+            let row = written.map(|written: Written| Row::new(&key, &written, scratch));
+            usage.add(row.as_ref().map(Row::bytes));
+            usage.remove(tables.write(&key, row).as_ref().map(Row::bytes));
+        }
+        self.version = version;
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Result<Arc<dyn View>, KvError> {
+        Ok(Arc::new(self.tables.rows((Bound::Unbounded, Bound::Unbounded))))
+    }
+
+    fn sync(&mut self) -> Result<(), KvError> {
+        Ok(())
+    }
+
+    fn keeps(&self) -> Keeps {
+        Keeps::Nothing
+    }
+}
+
+impl View for Tables {
+    fn get(&self, key: &[u8], found: &mut dyn FnMut(Record<'_>)) -> Result<bool, KvError> {
+        let hash = self.hasher.hash_one(key);
+        let table = self.table_of(hash).read().unwrap_or_else(PoisonError::into_inner);
+        let row = table.find(hash, |row| row.key() == key).cloned();
+        drop(table);
+        Ok(row.inspect(|row| found(row.record())).is_some())
+    }
+
+    fn scan(
+        &self,
+        range: Bounds<'_>,
+        backwards: bool,
+        visit: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<(), KvError> {
+        self.rows(range).scan((Bound::Unbounded, Bound::Unbounded), backwards, visit)
+    }
+}

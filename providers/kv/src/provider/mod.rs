@@ -1,0 +1,200 @@
+//! The target side: what each RPC does.
+//!
+//! A handler is a ULT of its own per request, in the provider's pool. It suspends while data moves,
+//! while the database writes, and while it waits for a key. All that callers can make grow is
+//! bounded, in sum and for each caller: bytes under way (`budget.rs`), views that lists are read
+//! from (`views.rs`), and calls that wait (`waiters.rs`).
+//!
+//! Imports all but the client. Read this file, `service.rs`, then `scan.rs` and the bounds.
+
+mod budget;
+mod scan;
+mod service;
+mod views;
+mod waiters;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use margo::{
+    Handle, Instance, Provider, RegisterError, Respondable, Rpc, component::Component,
+    component::ProviderSpec, component::RunningProvider, errors::CloseError,
+};
+use serde::de::DeserializeOwned;
+
+use self::service::Service;
+use crate::rpc::{
+    CHANGE, COUNT, FLUSH, GET, GET_MANY, IDENTITY, LIST, MEASURE, READ, STAT, WAIT, description,
+};
+use crate::{KvConfig, StartError};
+
+/// An error of a component, for people.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Starts key-value providers from the configuration: `"type": "kv"`, with a `config` object as
+/// [`KvConfig`] describes it.
+///
+/// ```
+/// use margo::{Instance, config::Config};
+/// use margo_provider_kv::KvComponent;
+///
+/// let config = Config::from_json(r#"{ "margo": { "providers": [
+///     { "type": "kv", "provider_id": 1, "config": { "store": { "kind": "memory" } } },
+/// ] } }"#)?;
+/// let service = Instance::from_config(&config)?;
+/// let running = service.start_providers(&[&KvComponent])?;
+/// assert_eq!(running.names().collect::<Vec<_>>(), ["kv_1"]);
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+pub struct KvComponent;
+
+impl Component for KvComponent {
+    fn type_name(&self) -> &'static str {
+        "kv"
+    }
+
+    fn schema(&self) -> Option<serde_json::Value> {
+        Some(KvConfig::schema())
+    }
+
+    fn check(&self, config: &serde_json::Value) -> Result<(), BoxError> {
+        KvConfig::from_json(config)?;
+        Ok(())
+    }
+
+    fn start(
+        &self,
+        instance: &Instance,
+        spec: &ProviderSpec,
+    ) -> Result<Box<dyn RunningProvider>, BoxError> {
+        let config = KvConfig::from_json(&spec.config)?;
+        Ok(Box::new(KvProvider::start(spec.provider(instance), &config)?))
+    }
+}
+
+/// A running key-value provider. Dropping it stops it: calls that wait for keys are told
+/// ([`KvError::Closing`](crate::KvError::Closing)), other requests that are being handled are
+/// finished. To wait for these, use [`close`](Self::close).
+///
+/// ```
+/// # use std::time::Duration;
+/// # use margo::{Instance, ProviderId};
+/// use margo_provider_kv::{KvConfig, KvProvider, MemoryOrder, StoreConfig};
+///
+/// # let service = Instance::builder("na+sm://").start()?;
+/// let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// let running = KvProvider::start(provider, &config)?;
+/// // It serves until it is dropped or closed.
+/// running.close(Duration::from_secs(10))?;
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct KvProvider {
+    // Before the provider: nobody waits any more when that ends.
+    serving: Ending,
+    provider: Provider,
+    config: KvConfig,
+}
+
+/// The state of the handlers; when this is dropped, those that wait end.
+struct Ending(Arc<Service>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.waiters.close();
+    }
+}
+
+impl RunningProvider for KvProvider {
+    fn config(&self) -> Option<serde_json::Value> {
+        Some(self.config.to_json())
+    }
+
+    fn drain(&self, limit: Duration) -> Result<(), BoxError> {
+        self.serving.0.waiters.close();
+        RunningProvider::drain(&self.provider, limit)
+    }
+}
+
+impl KvProvider {
+    /// Serves a database under `provider`'s id, in its pool, and says that under this id is a
+    /// key-value provider. So give it an id of its own: an id has one identity, the one that was
+    /// set last.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]: the configuration or the database cannot be used, or the RPCs cannot be
+    /// registered.
+    pub fn start(provider: Provider, config: &KvConfig) -> Result<Self, StartError> {
+        let service = Arc::new(Service::new(config)?);
+        let serving = Serving { provider: &provider, service: &service };
+        serving.serve(GET, Service::get)?;
+        serving.serve(GET_MANY, Service::get_many)?;
+        serving.serve(READ, Service::read)?;
+        serving.serve(MEASURE, Service::measure)?;
+        serving.serve(COUNT, Service::count)?;
+        serving.serve(LIST, Service::list)?;
+        serving.serve(WAIT, Service::wait)?;
+        serving.serve(FLUSH, Service::flush)?;
+        serving.serve(STAT, |service, _| Ok(service.stat()))?;
+        let own = service.clone();
+        provider.register(CHANGE, move |request| {
+            let (args, request) = request.take_args();
+            if let Err(error) = request.respond(&own.change(args, &request)) {
+                // Nobody to tell: the origin is gone, or this instance is closed.
+                tracing::debug!(rpc = request.rpc_name(), %error, "no answer");
+            }
+        })?;
+        provider.describe(description())?;
+        // Last: who asks what serves under this id finds it serving.
+        provider.set_identity(IDENTITY)?;
+        Ok(Self { serving: Ending(service), provider, config: config.clone() })
+    }
+
+    /// Stops it, and waits until the requests that were being handled are finished, for at most
+    /// `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`CloseError`]: some are not. As [`Provider::close`].
+    pub fn close(self, limit: Duration) -> Result<(), CloseError<()>> {
+        let Self { serving, provider, .. } = self;
+        drop(serving);
+        provider.close(limit).map(drop)
+    }
+}
+
+impl fmt::Debug for KvProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KvProvider")
+            .field("provider", &self.provider)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A provider whose RPCs are being registered.
+struct Serving<'a> {
+    provider: &'a Provider,
+    service: &'a Arc<Service>,
+}
+
+impl Serving<'_> {
+    fn serve<A, R>(
+        &self,
+        rpc: Rpc<A, R>,
+        method: fn(&Service, &Handle<A, R>) -> R,
+    ) -> Result<(), RegisterError>
+    where
+        A: DeserializeOwned + 'static,
+        R: Respondable + 'static,
+    {
+        let service = self.service.clone();
+        self.provider.serve(rpc).returning(move |request| method(&service, request))
+    }
+}

@@ -1,0 +1,385 @@
+//! The handlers, and the state that they share.
+//!
+//! Values in bulk transfers pass through memory of their own length: pulled ones become the bytes
+//! that the database keeps, pushed ones are a copy of what it shows, since a view is not to be
+//! waited in. All of it together is bounded (`budget.rs`).
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use margo::cancel::CancelToken;
+use margo::encoding::Bytes;
+use margo::ult::wait_any;
+use margo::{Bulk, Handle};
+
+use super::budget::Budget;
+use super::scan;
+use super::views::Views;
+use super::waiters::{Waiters, Wake};
+use crate::config::KvConfig;
+use crate::engine::{Database, Record, View};
+use crate::model::{Batch, Durability, Outcomes};
+use crate::rpc::{
+    ChangeArgs, Entry, Found, GetArgs, GetManyArgs, KvStat, ListArgs, Meta, Page, PageToken, Part,
+    ReadArgs, Selection, WaitArgs,
+};
+use crate::{KvError, StartError, StoreKind};
+
+/// Bytes of a page for each entry, besides its key and value.
+const ENTRY_BYTES: u64 = 48;
+
+/// Keys that are looked up before other requests have their turn.
+const STEP: usize = 256;
+
+pub(super) struct Service {
+    pub(super) database: Database,
+    pub(super) views: Views,
+    pub(super) waiters: Waiters,
+    budget: Budget,
+    page_bytes: u64,
+    key_bytes: u64,
+    is_in_memory: bool,
+}
+
+/// A request without its arguments.
+type Request<R> = Handle<(), Result<R, KvError>>;
+
+impl Service {
+    pub(super) fn new(config: &KvConfig) -> Result<Self, StartError> {
+        config.check()?;
+        Ok(Self {
+            database: Database::open(&config.store)?,
+            views: Views::new(config.views, config.view_idle()),
+            waiters: Waiters::new(config.waiters),
+            budget: Budget::new(config.bulk_bytes),
+            page_bytes: config.page_bytes,
+            key_bytes: config.store.max_key_bytes as u64,
+            is_in_memory: config.store.kind == StoreKind::Memory,
+        })
+    }
+
+    pub(super) fn get<R>(&self, request: &Handle<GetArgs, R>) -> Result<Found, KvError> {
+        let GetArgs { key, most } = request.args();
+        find(&*self.database.view()?, key, 0, *most)
+    }
+
+    pub(super) fn get_many<R>(
+        &self,
+        request: &Handle<GetManyArgs, R>,
+    ) -> Result<Vec<Result<Found, KvError>>, KvError> {
+        let GetManyArgs { keys, most } = request.args();
+        let view = self.database.view()?;
+        let mut left = self.page_bytes;
+        let found = |(at, key): (usize, &Bytes)| {
+            if at % STEP == STEP - 1 {
+                margo::ult::yield_now();
+            }
+            let found = find(&*view, key, 0, left.min(*most));
+            left -= found.as_ref().map_or(0, |found| found.value.len() as u64);
+            found
+        };
+        Ok(keys.iter().enumerate().map(found).collect())
+    }
+
+    pub(super) fn read<R>(&self, request: &Handle<ReadArgs, R>) -> Result<Meta, KvError> {
+        let ReadArgs { key, view, bulk } = request.args();
+        let view = match view {
+            Some(id) => self.views.find(*id, request.origin())?,
+            None => self.database.view()?,
+        };
+        let token = request.cancel_token();
+        loop {
+            let Meta { len, .. } = measure(&*view, key)?.ok_or(KvError::NotFound)?;
+            let most = self.budget.most();
+            if len > bulk.len() {
+                return Err(KvError::TooSmall { need: len });
+            }
+            if len > most {
+                return Err(KvError::TooLong { what: "a value".to_owned(), len, most });
+            }
+            let taken = self.budget.take(request.origin(), len, token.event());
+            let _loan = taken.ok_or(KvError::Deadline)?;
+            let Some((version, value)) = copy(&*view, key, len)? else {
+                // In memory it may be another one by now.
+                continue;
+            };
+            let meta = Meta { version, len: value.len() as u64 };
+            let memory = request.instance().memory();
+            let mut value = memory.bulk_segments(vec![value]).map_err(failed)?;
+            let all = 0..value.len();
+            request.push(bulk, 0, &mut value, all).map_err(failed)?;
+            return Ok(meta);
+        }
+    }
+
+    pub(super) fn measure<R>(
+        &self,
+        request: &Handle<Vec<Bytes>, R>,
+    ) -> Result<Vec<Option<Meta>>, KvError> {
+        let view = self.database.view()?;
+        let each = |(at, key): (usize, &Bytes)| {
+            if at % STEP == STEP - 1 {
+                margo::ult::yield_now();
+            }
+            measure(&*view, key)
+        };
+        request.args().iter().enumerate().map(each).collect()
+    }
+
+    pub(super) fn change(
+        &self,
+        args: ChangeArgs,
+        request: &Request<Outcomes>,
+    ) -> Result<Outcomes, KvError> {
+        let ChangeArgs { batch, durability, bulk } = args;
+        let batch = match bulk {
+            None => batch.try_map(|part| match part {
+                Part::Here(bytes) => Ok(bytes),
+                Part::There(_) => Err(invalid("a part is elsewhere, and no memory is exposed")),
+            })?,
+            Some(bulk) => return self.change_from(&bulk, batch, durability, request),
+        };
+        self.apply(batch, durability, request)
+    }
+
+    /// Makes changes of which some parts are in the memory of the origin.
+    fn change_from(
+        &self,
+        bulk: &Bulk,
+        batch: Batch<Part>,
+        durability: Option<Durability>,
+        request: &Request<Outcomes>,
+    ) -> Result<Outcomes, KvError> {
+        let (mut lens, mut sum) = (Vec::new(), 0_u64);
+        let batch = batch.try_map(|part| {
+            if let Part::There(len) = part {
+                lens.push(len);
+                sum = sum.checked_add(len).ok_or_else(|| invalid("parts beyond all memory"))?;
+            }
+            Ok(part)
+        })?;
+        if sum > bulk.len() {
+            return Err(invalid("parts are longer than the memory that is exposed"));
+        }
+        let most = self.budget.most();
+        if sum > most {
+            return Err(KvError::TooLong { what: "a batch".to_owned(), len: sum, most });
+        }
+        let token = request.cancel_token();
+        let taken = self.budget.take(request.origin(), sum, token.event());
+        // Held until the database has the values.
+        let _loan = taken.ok_or(KvError::Deadline)?;
+        let parts = lens.iter().map(|len| zeroed(*len, *len)).collect::<Result<_, _>>()?;
+        let mut parts = request.instance().memory().bulk_segments(parts).map_err(failed)?;
+        let all = 0..parts.len();
+        request.pull(bulk, 0, &mut parts, all).map_err(failed)?;
+        let mut parts = parts.into_segments().into_iter();
+        let batch = batch.try_map(|part| match part {
+            Part::Here(bytes) => Ok(bytes),
+            Part::There(_) => parts.next().map(Bytes).ok_or_else(|| invalid("a part is missing")),
+        })?;
+        self.apply(batch, durability, request)
+    }
+
+    fn apply(
+        &self,
+        batch: Batch,
+        durability: Option<Durability>,
+        request: &Request<Outcomes>,
+    ) -> Result<Outcomes, KvError> {
+        // Old views cost something from now on: the store keeps for them what is changed.
+        self.views.sweep(Instant::now());
+        let wake = Wake::of(&batch, &self.waiters);
+        let outcomes = self.database.apply(batch, durability, request.deadline())?;
+        self.waiters.wake(wake);
+        Ok(outcomes)
+    }
+
+    pub(super) fn count<R>(&self, request: &Handle<Selection, R>) -> Result<u64, KvError> {
+        let (view, token) = (self.database.view()?, request.cancel_token());
+        let mut count = 0;
+        scan::walk(&*view, request.args(), None, &token, &mut |_, _| {
+            count += 1;
+            ControlFlow::Continue(())
+        })?;
+        Ok(count)
+    }
+
+    pub(super) fn list<R>(&self, request: &Handle<ListArgs, R>) -> Result<Page, KvError> {
+        let (args, owner) = (request.args(), request.origin());
+        let canceled = request.cancel_token();
+        if let Some(PageToken { view: id, .. }) = args.token {
+            let view = self.views.find(id, owner)?;
+            let page = Filling::of(&*view, args, self.page_bytes, &canceled)?;
+            if !page.is_full {
+                self.views.end(id, owner);
+            }
+            return Ok(page.page(|| id));
+        }
+        let mut view = self.database.view()?;
+        let mut page = Filling::of(&*view, args, self.page_bytes, &canceled)?;
+        if page.is_full && self.is_in_memory {
+            // Only what is on disk keeps old records by itself, and most lists have one page.
+            view = self.database.snapshot()?;
+            page = Filling::of(&*view, args, self.page_bytes, &canceled)?;
+        }
+        Ok(page.page(|| self.views.keep(owner, view)))
+    }
+
+    pub(super) fn wait<R>(&self, request: &Handle<WaitArgs, R>) -> Result<Found, KvError> {
+        let WaitArgs { key, above, most } = request.args();
+        let (len, most_bytes) = (key.len() as u64, self.key_bytes);
+        if len > most_bytes {
+            // It is never there, and would be kept for nothing.
+            return Err(KvError::TooLong { what: "a key".to_owned(), len, most: most_bytes });
+        }
+        let token = request.cancel_token();
+        loop {
+            let waiting = self.waiters.enter(request.origin(), key)?;
+            match find(&*self.database.view()?, key, above.saturating_add(1), *most) {
+                Err(KvError::NotFound) => {}
+                found => return found,
+            }
+            let (closed, closing) = (self.waiters.closed(), request.closing());
+            match wait_any(&[waiting.woken(), closed, closing, token.event()], None) {
+                Some(0) => {}
+                Some(1 | 2) => return Err(KvError::Closing),
+                _ => return Err(KvError::Deadline),
+            }
+        }
+    }
+
+    pub(super) fn flush<R>(&self, request: &Handle<(), R>) -> Result<(), KvError> {
+        self.database.flush(request.deadline())
+    }
+
+    pub(super) fn stat(&self) -> KvStat {
+        let stats = self.database.stats();
+        KvStat {
+            keys: stats.keys,
+            bytes: stats.bytes,
+            queued_requests: stats.queued_requests as u64,
+            queued_bytes: stats.queued_bytes as u64,
+            commits: stats.commits,
+            changes: stats.changes,
+            ms_since_sync: stats.since_sync.map(|time| time.as_millis() as u64),
+            views: self.views.len() as u64,
+            waiters: self.waiters.len() as u64,
+            bulk_bytes: self.budget.bytes(),
+        }
+    }
+}
+
+/// A page that is being filled.
+struct Filling {
+    entries: Vec<Entry>,
+    left: u64,
+    is_full: bool,
+}
+
+impl Filling {
+    /// The page of a view that `args` ask for.
+    fn of(
+        view: &dyn View,
+        args: &ListArgs,
+        page_bytes: u64,
+        canceled: &CancelToken,
+    ) -> Result<Self, KvError> {
+        let ListArgs { selection, values, max, token } = args;
+        let after = token.as_ref().map(|token| &token.after);
+        // A page that has no entries would not get on.
+        let max = usize::try_from(*max).unwrap_or(usize::MAX).max(1);
+        let mut page = Self { entries: Vec::new(), left: page_bytes, is_full: false };
+        scan::walk(view, selection, after, canceled, &mut |key, record| {
+            page.add(key, record, *values, max, page_bytes)
+        })?;
+        Ok(page)
+    }
+
+    /// The page, with the place to go on if there is more; `keep` tells the id of its view.
+    fn page(self, keep: impl FnOnce() -> u64) -> Page {
+        let Self { entries, is_full, .. } = self;
+        let last = entries.last().filter(|_| is_full);
+        let next = last.map(|last| PageToken { view: keep(), after: last.key.clone() });
+        Page { entries, next }
+    }
+
+    fn add(
+        &mut self,
+        key: &[u8],
+        Record { version, value }: Record<'_>,
+        values: bool,
+        max: usize,
+        page_bytes: u64,
+    ) -> ControlFlow<()> {
+        let len = value.len() as u64;
+        let is_long = values && len > page_bytes;
+        let shown = (values && !is_long).then_some(value);
+        let need = key.len() as u64 + ENTRY_BYTES + shown.map_or(0, |value| value.len() as u64);
+        if self.entries.len() >= max || (need > self.left && !self.entries.is_empty()) {
+            self.is_full = true;
+            return ControlFlow::Break(());
+        }
+        self.left = self.left.saturating_sub(need);
+        let (key, value) = (Bytes(key.to_vec()), shown.map(|value| Bytes(value.to_vec())));
+        self.entries.push(Entry { key, version, len, value });
+        // Its view is kept until it has been read.
+        self.is_full = is_long;
+        if is_long { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+/// The record of `key`, if it has version `least` or a later one, unless its value has more than
+/// `most` bytes.
+fn find(view: &dyn View, key: &[u8], least: u64, most: u64) -> Result<Found, KvError> {
+    let mut found = Err(KvError::NotFound);
+    view.get(key, &mut |Record { version, value }| {
+        let need = value.len() as u64;
+        found = match version >= least {
+            false => Err(KvError::NotFound),
+            true if need > most => Err(KvError::TooSmall { need }),
+            true => Ok(Found { version, value: Bytes(value.to_vec()) }),
+        };
+    })?;
+    found
+}
+
+fn measure(view: &dyn View, key: &[u8]) -> Result<Option<Meta>, KvError> {
+    let mut found = None;
+    view.get(key, &mut |Record { version, value }| {
+        found = Some(Meta { version, len: value.len() as u64 });
+    })?;
+    Ok(found)
+}
+
+/// A copy of the record of `key`, if there is one with at most `most` bytes.
+fn copy(view: &dyn View, key: &[u8], most: u64) -> Result<Option<(u64, Vec<u8>)>, KvError> {
+    let (mut value, mut found) = (zeroed(0, most)?, None);
+    view.get(key, &mut |record| {
+        if record.value.len() as u64 <= most {
+            value.extend_from_slice(record.value);
+            found = Some(record.version);
+        }
+    })?;
+    Ok(found.map(|version| (version, value)))
+}
+
+/// So many zeros, with room for more, where there is memory for it.
+fn zeroed(len: u64, room: u64) -> Result<Vec<u8>, KvError> {
+    let full = || KvError::Full(format!("no memory for {room} bytes"));
+    let (len, room) = (usize::try_from(len), usize::try_from(room));
+    let (Ok(len), Ok(room)) = (len, room) else { return Err(full()) };
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(room).map_err(|_| full())?;
+    bytes.resize(len, 0);
+    Ok(bytes)
+}
+
+fn invalid(text: &str) -> KvError {
+    KvError::Invalid(text.to_owned())
+}
+
+/// An error of a bulk transfer.
+fn failed(error: margo::BulkError) -> KvError {
+    KvError::Failed(format!("the value was not moved: {error}"))
+}

@@ -1,0 +1,378 @@
+//! The RPCs of a key-value provider and what they carry. Both sides use these definitions.
+//!
+//! Bytes travel in the request where they are short, and come from the origin's memory by bulk
+//! transfer where they would not fit: [`Part`] says which. The type parameters are for origins,
+//! which send what they borrow.
+
+use std::ops::Bound;
+
+use margo::encoding::Bytes;
+use margo::service::{MethodDescription, ServiceDescription};
+use margo::{Bulk, Rpc};
+use serde::{Deserialize, Serialize};
+
+use crate::KvError;
+use crate::model::{Batch, Change, Condition, Durability, KeyRange, Outcomes};
+
+/// The identity that a provider of this crate tells clients that ask.
+pub const IDENTITY: &str = "kv";
+
+/// Tells the value of a key.
+pub const GET: Rpc<GetArgs, Result<Found, KvError>> = Rpc::new("kv_get");
+
+/// Tells the values of several keys, each with its own result, as they were at one moment.
+pub const GET_MANY: Rpc<GetManyArgs, Result<Vec<Result<Found, KvError>>, KvError>> =
+    Rpc::new("kv_get_many");
+
+/// Copies the value of a key into the origin's memory.
+pub const READ: Rpc<ReadArgs, Result<Meta, KvError>> = Rpc::new("kv_read");
+
+/// Tells how long the values of keys are; nothing for a key that is not there.
+pub const MEASURE: Rpc<Vec<Bytes>, Result<Vec<Option<Meta>>, KvError>> = Rpc::new("kv_measure");
+
+/// Makes changes.
+pub const CHANGE: Rpc<ChangeArgs, Result<Outcomes, KvError>> = Rpc::new("kv_change");
+
+/// Counts keys.
+pub const COUNT: Rpc<Selection, Result<u64, KvError>> = Rpc::new("kv_count");
+
+/// Lists keys in their order, and their values if wanted, a page at a time.
+pub const LIST: Rpc<ListArgs, Result<Page, KvError>> = Rpc::new("kv_list");
+
+/// Waits until a key is there.
+pub const WAIT: Rpc<WaitArgs, Result<Found, KvError>> = Rpc::new("kv_wait");
+
+/// Returns when all that was acknowledged is on the disk.
+pub const FLUSH: Rpc<(), Result<(), KvError>> = Rpc::new("kv_flush");
+
+/// Tells what the database has, and what the provider holds for its callers.
+pub const STAT: Rpc<(), Result<KvStat, KvError>> = Rpc::new("kv_stat");
+
+/// The RPCs for callers without this crate.
+pub(crate) fn description() -> ServiceDescription {
+    let all = [
+        MethodDescription::of(GET, &[]).about("The value of a key."),
+        MethodDescription::of(GET_MANY, &[]).about("The values of keys, each with its result."),
+        MethodDescription::of(READ, &[]).about("Copies a value into exposed memory."),
+        MethodDescription::of(MEASURE, &["keys"]).about("How long values are."),
+        MethodDescription::of(CHANGE, &[]).about("Puts, appends and erases, all of them or each."),
+        MethodDescription::of(COUNT, &[]).about("The number of keys."),
+        MethodDescription::of(LIST, &[]).about("Keys in their order, by pages of one moment."),
+        MethodDescription::of(WAIT, &[]).about("Waits until a key is there."),
+        MethodDescription::of(FLUSH, &[]).about("Waits until all changes are on the disk."),
+        MethodDescription::of(STAT, &[]).about("What the provider holds for its callers."),
+    ];
+    let service = ServiceDescription::new(IDENTITY).about("A key-value store.");
+    all.into_iter().fold(service, ServiceDescription::method)
+}
+
+/// A value and its version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// The version, which grows with every change of the database.
+    pub version: u64,
+    /// The value.
+    pub value: Bytes,
+}
+
+/// The length of a value and its version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meta {
+    /// The version, which grows with every change of the database.
+    pub version: u64,
+    /// Bytes of the value.
+    pub len: u64,
+}
+
+/// Arguments of [`GET`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct GetArgs<B = Bytes> {
+    /// The key.
+    pub key: B,
+    /// Longest value that is wanted in the answer; [`KvError::TooSmall`] tells how long it is
+    /// otherwise, for a [`READ`].
+    pub most: u64,
+}
+
+/// Arguments of [`GET_MANY`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct GetManyArgs<B = Bytes> {
+    /// The keys.
+    pub keys: Vec<B>,
+    /// Longest value that is wanted in the answer, as in [`GetArgs`]. Values that the answer has no
+    /// room for (`page_bytes` of the provider) are [`KvError::TooSmall`], too.
+    pub most: u64,
+}
+
+/// Arguments of [`READ`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ReadArgs<B = Bytes> {
+    /// The key.
+    pub key: B,
+    /// The view to read from, of a [`PageToken`]. Default: the database as it is.
+    pub view: Option<u64>,
+    /// The origin's memory, writable; filled from its beginning. [`KvError::TooSmall`] if the value
+    /// is longer.
+    pub bulk: Bulk,
+}
+
+/// Bytes of a [`ChangeArgs`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Part<B = Bytes> {
+    /// In the request.
+    Here(B),
+    /// So many bytes of the origin's memory, behind those of the parts before.
+    There(u64),
+}
+
+/// Arguments of [`CHANGE`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ChangeArgs<B = Bytes> {
+    /// The changes. Their parts are in the order in which they are encoded.
+    pub batch: Batch<Part<B>>,
+    /// Asks for more than what the provider's setting says, or for nothing in particular.
+    pub durability: Option<Durability>,
+    /// The origin's memory, readable, if a part is there.
+    pub bulk: Option<Bulk>,
+}
+
+/// Least and most bytes of a key, or of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lengths {
+    /// The least.
+    pub least: u64,
+    /// The most.
+    pub most: u64,
+}
+
+impl Default for Lengths {
+    fn default() -> Self {
+        Self { least: 0, most: u64::MAX }
+    }
+}
+
+impl Lengths {
+    pub(crate) fn have(self, len: usize) -> bool {
+        (self.least..=self.most).contains(&(len as u64))
+    }
+}
+
+/// The keys that a count or a list is about. Default: all of them.
+///
+/// ```
+/// use margo_provider_kv::Selection;
+///
+/// let finished = Selection::prefix("job/").suffix("/done").backwards();
+/// assert_eq!(finished.prefix.0, b"job/");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Selection {
+    /// Keys of this range.
+    pub range: KeyRange,
+    /// Keys that begin so.
+    pub prefix: Bytes,
+    /// Keys that end so.
+    pub suffix: Bytes,
+    /// Keys that are so long.
+    pub key_bytes: Lengths,
+    /// Keys whose values are so long.
+    pub value_bytes: Lengths,
+    /// The last key comes first.
+    pub is_backwards: bool,
+}
+
+impl Default for Selection {
+    fn default() -> Self {
+        Self {
+            range: KeyRange { from: Bound::Unbounded, to: Bound::Unbounded },
+            prefix: Bytes::default(),
+            suffix: Bytes::default(),
+            key_bytes: Lengths::default(),
+            value_bytes: Lengths::default(),
+            is_backwards: false,
+        }
+    }
+}
+
+impl Selection {
+    /// The keys that begin so.
+    pub fn prefix(prefix: impl Into<Vec<u8>>) -> Self {
+        Self { prefix: Bytes(prefix.into()), ..Self::default() }
+    }
+
+    /// The keys of a range, such as `b"a"..b"b"`.
+    pub fn range<K: AsRef<[u8]>>(range: impl std::ops::RangeBounds<K>) -> Self {
+        Self { range: KeyRange::of(range), ..Self::default() }
+    }
+
+    /// Leaves out keys that do not end so.
+    #[must_use]
+    pub fn suffix(self, suffix: impl Into<Vec<u8>>) -> Self {
+        Self { suffix: Bytes(suffix.into()), ..self }
+    }
+
+    /// Leaves out keys that have not so many bytes.
+    #[must_use]
+    pub fn key_bytes(self, lengths: std::ops::RangeInclusive<u64>) -> Self {
+        let key_bytes = Lengths { least: *lengths.start(), most: *lengths.end() };
+        Self { key_bytes, ..self }
+    }
+
+    /// Leaves out keys whose values have not so many bytes.
+    #[must_use]
+    pub fn value_bytes(self, lengths: std::ops::RangeInclusive<u64>) -> Self {
+        let value_bytes = Lengths { least: *lengths.start(), most: *lengths.end() };
+        Self { value_bytes, ..self }
+    }
+
+    /// The last key first.
+    #[must_use]
+    pub fn backwards(self) -> Self {
+        Self { is_backwards: true, ..self }
+    }
+}
+
+impl KeyRange {
+    /// A range of keys, such as `b"a"..b"b"`.
+    pub fn of<K: AsRef<[u8]>>(range: impl std::ops::RangeBounds<K>) -> Self {
+        let owned = |bound: Bound<&K>| bound.map(|key| Bytes(key.as_ref().to_vec()));
+        Self { from: owned(range.start_bound()), to: owned(range.end_bound()) }
+    }
+}
+
+/// Arguments of [`LIST`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ListArgs {
+    /// The keys.
+    pub selection: Selection,
+    /// The values are wanted, too.
+    pub values: bool,
+    /// Most keys of the page. The target may send fewer.
+    pub max: u32,
+    /// The place to go on, of the page before. None: to begin.
+    pub token: Option<PageToken>,
+}
+
+/// The place where a list goes on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageToken {
+    /// The view of the database that the pages of a list come from. It is kept for the caller who
+    /// began the list, for as long as that asks often enough.
+    pub view: u64,
+    /// The last key that the list had.
+    pub after: Bytes,
+}
+
+/// Result of [`LIST`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Page {
+    /// Keys, in their order.
+    pub entries: Vec<Entry>,
+    /// The place to go on; none: that was all.
+    pub next: Option<PageToken>,
+}
+
+/// A key of a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The key.
+    pub key: Bytes,
+    /// The version, which grows with every change of the database.
+    pub version: u64,
+    /// Bytes of the value.
+    pub len: u64,
+    /// The value, if it was wanted. One that is longer than a page is left out, and ends the page:
+    /// a [`READ`] of the same view has it.
+    pub value: Option<Bytes>,
+}
+
+/// Arguments of [`WAIT`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WaitArgs<B = Bytes> {
+    /// The key.
+    pub key: B,
+    /// It is to have a higher version than this.
+    pub above: u64,
+    /// Longest value that is wanted in the answer, as in [`GetArgs`].
+    pub most: u64,
+}
+
+/// Result of [`STAT`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KvStat {
+    /// Keys; of fjall an estimate.
+    pub keys: u64,
+    /// Bytes of keys and values; of fjall those of its files.
+    pub bytes: u64,
+    /// Requests that wait for the thread that writes.
+    pub queued_requests: u64,
+    /// Bytes of their keys and values.
+    pub queued_bytes: u64,
+    /// Commits since the database was opened. Divides [`changes`](Self::changes) to how many go
+    /// together.
+    pub commits: u64,
+    /// Keys that were set or erased since then.
+    pub changes: u64,
+    /// Milliseconds since the disk had all changes, if it had any yet.
+    pub ms_since_sync: Option<u64>,
+    /// Views that are kept for lists.
+    pub views: u64,
+    /// Calls that wait for keys.
+    pub waiters: u64,
+    /// Bytes of values that are moved by bulk transfer at the moment.
+    pub bulk_bytes: u64,
+}
+
+impl<B> Batch<B> {
+    /// The batch with other bytes. `to` gets all bytes in the order in which they are encoded.
+    pub(crate) fn try_map<C, E>(
+        self,
+        mut to: impl FnMut(B) -> Result<C, E>,
+    ) -> Result<Batch<C>, E> {
+        let Self { is_atomic, only_if, changes } = self;
+        let only_if = only_if.into_iter().map(|(key, when)| Ok((to(key)?, when.try_map(&mut to)?)));
+        let only_if = only_if.collect::<Result<_, E>>()?;
+        let changes = changes.into_iter().map(|change| change.try_map(&mut to));
+        Ok(Batch { is_atomic, only_if, changes: changes.collect::<Result<_, E>>()? })
+    }
+}
+
+impl<B> Condition<B> {
+    fn try_map<C, E>(self, to: &mut impl FnMut(B) -> Result<C, E>) -> Result<Condition<C>, E> {
+        Ok(match self {
+            Self::Always => Condition::Always,
+            Self::Absent => Condition::Absent,
+            Self::Present => Condition::Present,
+            Self::Version(version) => Condition::Version(version),
+            Self::Value(value) => Condition::Value(to(value)?),
+        })
+    }
+}
+
+impl<B> Change<B> {
+    fn try_map<C, E>(self, to: &mut impl FnMut(B) -> Result<C, E>) -> Result<Change<C>, E> {
+        Ok(match self {
+            Self::Put { key, value, when } => {
+                Change::Put { key: to(key)?, value: to(value)?, when: when.try_map(to)? }
+            }
+            Self::Append { key, value, when } => {
+                Change::Append { key: to(key)?, value: to(value)?, when: when.try_map(to)? }
+            }
+            Self::Erase { key, when, take } => {
+                Change::Erase { key: to(key)?, when: when.try_map(to)?, take }
+            }
+            Self::EraseRange(KeyRange { from, to: end }) => {
+                let (from, end) = (bound(from, to)?, bound(end, to)?);
+                Change::EraseRange(KeyRange { from, to: end })
+            }
+        })
+    }
+}
+
+fn bound<B, C, E>(bound: Bound<B>, to: &mut impl FnMut(B) -> Result<C, E>) -> Result<Bound<C>, E> {
+    Ok(match bound {
+        Bound::Included(key) => Bound::Included(to(key)?),
+        Bound::Excluded(key) => Bound::Excluded(to(key)?),
+        Bound::Unbounded => Bound::Unbounded,
+    })
+}

@@ -1,0 +1,115 @@
+//! How a provider starts and ends.
+
+use margo::{
+    ForwardError, Instance, ProviderHandle, ProviderId, config::Config, errors::IdentityError,
+};
+use margo_provider_kv::{
+    ClientError, KvClient, KvComponent, KvConfig, KvProvider, StartError, StoreConfig, StoreKind,
+};
+
+use crate::common::{ID, PATIENCE, Pair, in_memory, on_each};
+
+fn service_with(config: &serde_json::Value) -> Instance {
+    let json = serde_json::json!({ "margo": {
+        "address": "na+sm://",
+        "providers": [{ "type": "kv", "provider_id": 3, "config": config }],
+    } });
+    Instance::from_config(&Config::from_json(&json.to_string()).unwrap()).unwrap()
+}
+
+#[test]
+fn starts_from_the_configuration_and_says_what_is_effective() {
+    let service =
+        service_with(&serde_json::json!({ "page_bytes": 8192, "store": { "kind": "memory" } }));
+    let running = service.start_providers(&[&KvComponent]).unwrap();
+    let config = service.config().margo.providers[0].config.clone();
+    assert_eq!((&config["page_bytes"], &config["waiters"]), (&8192.into(), &4096.into()));
+    let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+    let target = client.lookup(service.self_addr().uri()).unwrap();
+    let kv = KvClient::new(&client, ProviderHandle::new(target, ProviderId::new(3)));
+    kv.put(b"k", b"v", PATIENCE).unwrap();
+    running.drain(PATIENCE).unwrap();
+    let error = kv.get(b"k", PATIENCE).unwrap_err();
+    let expected = matches!(&error, ClientError::Forward(ForwardError::NotRegistered { .. }));
+    assert!(expected, "{error}");
+    drop(running);
+    client.finalize_and_wait().unwrap();
+    service.finalize_and_wait().unwrap();
+}
+
+#[test]
+fn a_wrong_configuration_says_what_is_wrong() {
+    for (config, expected) in [
+        (serde_json::json!({ "page_byts": 1 }), "config.page_byts: unknown key"),
+        (serde_json::json!({}), "config.store.path: missing"),
+        (
+            serde_json::json!({ "views": 0, "store": { "kind": "memory" } }),
+            "config.views: 0 is not from 1 to",
+        ),
+        (serde_json::json!({ "store": { "kind": "paper" } }), "config.store.kind: "),
+    ] {
+        let service = service_with(&config);
+        let error = service.start_providers(&[&KvComponent]).unwrap_err().to_string();
+        assert!(error.contains("kv_3") && error.contains(expected), "{error}");
+        service.finalize_and_wait().unwrap();
+    }
+}
+
+#[test]
+fn a_client_connects_to_a_key_value_provider_and_to_nothing_else() {
+    on_each(|pair| {
+        let other = ProviderId::new(9);
+        let wrong = ProviderHandle::new(pair.kv.target().addr().clone(), other);
+        let error = KvClient::connect(&pair.client, wrong.clone(), PATIENCE).unwrap_err();
+        assert!(matches!(error, IdentityError::None { .. }), "{error}");
+        pair.service.network().register_identity(other, "blob").unwrap();
+        let error = KvClient::connect(&pair.client, wrong, PATIENCE).unwrap_err();
+        assert!(error.to_string().ends_with("is `blob`, not `kv`"), "{error}");
+    });
+}
+
+#[test]
+fn an_id_has_one_provider_and_is_free_when_that_is_closed() {
+    on_each(|pair| {
+        let provider = || pair.service.provider(ID, &pair.service.layout().rpc_pool());
+        KvProvider::start(provider(), &in_memory()).unwrap_err();
+        pair.kv.put(b"k", b"", PATIENCE).unwrap();
+    });
+}
+
+#[test]
+fn the_service_describes_itself() {
+    on_each(|pair| {
+        let target = pair.kv.target().addr();
+        let all = margo::service::services_of(&pair.client, target, PATIENCE).unwrap();
+        let methods: Vec<_> = all[0].methods.iter().map(ToString::to_string).collect();
+        assert!(!methods.iter().any(|method| method.contains('?')), "{methods:#?}");
+        assert!(
+            methods.contains(
+                &"kv_count(range: KeyRange, prefix: Bytes, suffix: Bytes, \
+             key_bytes: Lengths, value_bytes: Lengths, is_backwards: bool) -> Result<u64, KvError>"
+                    .to_owned()
+            ),
+            "{methods:#?}"
+        );
+    });
+}
+
+#[test]
+fn what_is_stored_is_there_for_the_next_provider_and_is_of_one_at_a_time() {
+    for kind in [StoreKind::Redb, StoreKind::Fjall] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = KvConfig::new(StoreConfig::new(kind, dir.path().join("db")));
+        let pair = Pair::new("na+sm://", &config);
+        pair.kv.put(b"k", b"v", PATIENCE).unwrap();
+        let second = pair.service.provider(ProviderId::new(2), &pair.service.layout().rpc_pool());
+        let error = KvProvider::start(second, &config).unwrap_err();
+        assert!(matches!(error, StartError::Open(_)), "{error}");
+        let Pair { service, client, kv, provider } = pair;
+        provider.close(PATIENCE).unwrap();
+        let again = service.provider(ID, &service.layout().rpc_pool());
+        let provider = KvProvider::start(again, &config).unwrap();
+        assert_eq!(kv.get(b"k", PATIENCE).unwrap().value.0, b"v");
+        Pair { service, client, kv, provider }.end();
+    }
+}

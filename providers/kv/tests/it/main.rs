@@ -1,0 +1,11 @@
+//! The key-value provider through its client, over every transport, in one process.
+#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
+
+mod bounds;
+mod changes;
+mod common;
+mod hostile;
+mod life;
+mod lists;
+mod values;
+mod waits;
