@@ -6,6 +6,7 @@
 use std::fmt;
 
 use clap::ValueEnum;
+use margo_provider_kv::{MemoryOrder, StoreKind};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -28,6 +29,7 @@ use crate::rows::net::{group, handshakes, hg_proc, oneway, rates};
 use crate::rows::rpc::bulk::{self, Way};
 use crate::rows::rpc::pair::{Settings, WaitPolicy};
 use crate::rows::rpc::{null, timer};
+use crate::rows::services::kv;
 use crate::rows::streams::nexmark::{self, plain, queries};
 use crate::rows::streams::{flow, word_count};
 use crate::rows::sweep::spec::{self, Sweep};
@@ -62,6 +64,8 @@ pub(crate) enum Group {
     Rpc,
     /// Bulk transfers
     Bulk,
+    /// Key-value provider
+    Services,
     /// Streams and graphs of stages
     #[value(alias = "stream")]
     Streams,
@@ -168,6 +172,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(hg_cases());
     cases.extend(rpc_cases());
     cases.extend(bulk_cases());
+    cases.extend(kv_cases());
     cases.extend(stream_cases());
     cases.extend(Fabric::ALL.into_iter().flat_map(fabric_cases));
     cases
@@ -473,6 +478,50 @@ fn rpc_cases() -> Vec<Case> {
     };
     row("rtt.poll", Nanoseconds, TimesFloor(1.15), null::rtt);
     row("rate32", PerSecond, NONE, null::rate);
+    cases
+}
+
+fn kv_case(spec: kv::Spec, what: &str, unit: Unit, target: Target) -> Case {
+    let store = spec.store.word();
+    let id = format!("services.kv.{}.{store}.{what}", spec.transport.word());
+    Case::new(id, unit, target, move |c| kv::run(c, spec)).peer(move |c, ()| kv::peer(c, spec))
+}
+
+fn kv_cases() -> Vec<Case> {
+    use kv::{Spec, Store, Work};
+    let [hashed, ordered] = [MemoryOrder::Hashed, MemoryOrder::Ordered].map(Store::Memory);
+    let [redb, fjall] = [StoreKind::Redb, StoreKind::Fjall].map(Store::Disk);
+    let mut cases = Vec::new();
+    for (transport, many) in [(Transport::Sm, true), (Transport::Tcp, false)] {
+        for (size, keys) in [("10k", 10_000), ("1m", 1_000_000)] {
+            if keys > 10_000 && !many {
+                continue;
+            }
+            let target = if keys > 10_000 { NONE } else { TimesFloor(0.8) };
+            for store in [hashed, ordered] {
+                for (what, work) in [("get", Work::Get), ("put", Work::Put)] {
+                    let spec = Spec { transport, store, work, keys };
+                    cases.push(kv_case(spec, &format!("{what}.{size}"), PerSecond, target));
+                }
+                if many {
+                    let most = match (store == hashed, keys > 10_000) {
+                        (true, false) => 5e6,
+                        (true, true) => 4e6,
+                        (false, _) => 1e6,
+                    };
+                    let spec = Spec { transport, store, work: Work::GetMany, keys };
+                    cases.push(kv_case(spec, &format!("get_many.{size}"), PerSecond, Limit(most)));
+                }
+            }
+        }
+    }
+    let (transport, keys) = (Transport::Sm, 100_000);
+    let spec = Spec { transport, store: redb, work: Work::Get, keys };
+    cases.push(kv_case(spec, "get.100k", PerSecond, NONE));
+    for store in [redb, fjall] {
+        let spec = Spec { transport, store, work: Work::Put, keys };
+        cases.push(kv_case(spec, "put.synced", PerSecond, NONE));
+    }
     cases
 }
 

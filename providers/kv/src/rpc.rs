@@ -8,7 +8,7 @@ use std::ops::Bound;
 
 use margo::encoding::Bytes;
 use margo::service::{MethodDescription, ServiceDescription};
-use margo::{Bulk, Rpc};
+use margo::{Bulk, DecodeInPlace, Rpc};
 use serde::{Deserialize, Serialize};
 
 use crate::KvError;
@@ -68,11 +68,11 @@ pub(crate) fn description() -> ServiceDescription {
 
 /// A value and its version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
+pub struct Found<B = Bytes> {
     /// The version, which grows with every change of the database.
     pub version: u64,
     /// The value.
-    pub value: Bytes,
+    pub value: B,
 }
 
 /// The length of a value and its version.
@@ -92,6 +92,10 @@ pub struct GetArgs<B = Bytes> {
     /// Longest value that is wanted in the answer; [`KvError::TooSmall`] tells how long it is
     /// otherwise, for a [`READ`].
     pub most: u64,
+}
+
+impl DecodeInPlace for GetArgs {
+    type InPlace<'a> = GetArgs<Bytes<&'a [u8]>>;
 }
 
 /// Arguments of [`GET_MANY`].

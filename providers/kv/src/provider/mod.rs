@@ -14,9 +14,11 @@ mod views;
 mod waiters;
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use margo::ult::PoolRef;
 use margo::{
     Handle, Instance, Provider, RegisterError, Respondable, Rpc, component::Component,
     component::ProviderSpec, component::RunningProvider, errors::CloseError,
@@ -28,6 +30,9 @@ use crate::rpc::{
     CHANGE, COUNT, FLUSH, GET, GET_MANY, IDENTITY, LIST, MEASURE, READ, STAT, WAIT, description,
 };
 use crate::{KvConfig, StartError};
+
+/// The file of a snapshot, in the folder that it is given.
+const SNAPSHOT: &str = "kv.redb";
 
 /// An error of a component, for people.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -119,6 +124,24 @@ impl RunningProvider for KvProvider {
         self.serving.0.waiters.close();
         RunningProvider::drain(&self.provider, limit)
     }
+
+    fn move_to(&self, pool: &PoolRef) -> Result<(), BoxError> {
+        RunningProvider::move_to(&self.provider, pool)
+    }
+
+    /// Makes a folder with one file, `kv.redb`, whatever the store is. Others are served meanwhile.
+    fn snapshot(&self, to: &Path) -> Result<(), BoxError> {
+        let failed = |error| format!("{}: {error}", to.display());
+        std::fs::create_dir(to).map_err(failed)?;
+        self.serving.0.database.snapshot_to(&to.join(SNAPSHOT))?;
+        Ok(())
+    }
+
+    /// Fills the database, which must be empty. Other changes wait meanwhile.
+    fn restore(&self, from: &Path) -> Result<(), BoxError> {
+        self.serving.0.database.restore(&from.join(SNAPSHOT))?;
+        Ok(())
+    }
 }
 
 impl KvProvider {
@@ -133,7 +156,6 @@ impl KvProvider {
     pub fn start(provider: Provider, config: &KvConfig) -> Result<Self, StartError> {
         let service = Arc::new(Service::new(config)?);
         let serving = Serving { provider: &provider, service: &service };
-        serving.serve(GET, Service::get)?;
         serving.serve(GET_MANY, Service::get_many)?;
         serving.serve(READ, Service::read)?;
         serving.serve(MEASURE, Service::measure)?;
@@ -142,6 +164,8 @@ impl KvProvider {
         serving.serve(WAIT, Service::wait)?;
         serving.serve(FLUSH, Service::flush)?;
         serving.serve(STAT, |service, _| Ok(service.stat()))?;
+        let own = service.clone();
+        provider.serve(GET).in_place(move |(), args, request| own.get(args, &request))?;
         let own = service.clone();
         provider.register(CHANGE, move |request| {
             let (args, request) = request.take_args();

@@ -58,9 +58,32 @@ impl Service {
         })
     }
 
-    pub(super) fn get<R>(&self, request: &Handle<GetArgs, R>) -> Result<Found, KvError> {
-        let GetArgs { key, most } = request.args();
-        find(&*self.database.view()?, key, 0, *most)
+    /// Answers from where the store has the value, or with an error.
+    pub(super) fn get(&self, args: GetArgs<Bytes<&[u8]>>, request: &Request<Found>) {
+        let GetArgs { key, most } = args;
+        let mut told = Ok(());
+        let shown = self.database.view().and_then(|view| {
+            view.get(&key, &mut |Record { version, value }| {
+                let need = value.len() as u64;
+                let found = match need > most {
+                    true => Err(KvError::TooSmall { need }),
+                    false => Ok(Found { version, value: Bytes(value) }),
+                };
+                told = request.respond_as(&found);
+            })
+        });
+        let failed = match shown {
+            Ok(true) => None,
+            Ok(false) => Some(KvError::NotFound),
+            Err(error) => Some(error),
+        };
+        if let Some(error) = failed {
+            told = request.respond(&Err(error));
+        }
+        if let Err(error) = told {
+            // Nobody to tell: the origin is gone, or this instance is closed.
+            tracing::debug!(rpc = request.rpc_name(), %error, "no answer");
+        }
     }
 
     pub(super) fn get_many<R>(
