@@ -248,6 +248,21 @@ fn ults_wait_without_holding_their_xstream() {
     stepped.go_on.send(()).unwrap();
     waits.join().unwrap().unwrap();
     assert_eq!(stepped.database.keys(), ["a"]);
+
+    // One that is canceled before it was taken changes nothing.
+    let next = stepped.start(each(vec![put("next", "")]), None, None);
+    stepped.asked();
+    let canceled = {
+        let database = stepped.database.clone();
+        pool.spawn(move || database.now(each(vec![put("canceled", "")]))).unwrap()
+    };
+    stepped.wait_until_queued(1);
+    canceled.cancel();
+    assert!(canceled.join().is_err());
+    stepped.go_on.send(()).unwrap();
+    next.join().unwrap().unwrap();
+    stepped.database.flush(None).unwrap();
+    assert_eq!(stepped.database.keys(), ["a", "next"]);
     drop(stepped);
     instance.finalize_and_wait().unwrap();
 }
