@@ -1,6 +1,6 @@
 //! Rows `services.kv.*`: a key-value provider, keys of 32 bytes, values of 100.
 //!
-//! - `services.kv.{sm,tcp}.{hashed,ordered,redb}.{get,put}.{10k,100k,1m}`: calls per second of 32 ULTs at
+//! - `services.kv.{sm,tcp}.{hashed,ordered,redb}.{get,put}.SIZE`: calls per second of 32 ULTs at
 //!   the origin's only xstream, on random keys of as many as the id says; puts replace values.
 //!   Floor: an RPC that carries the same bytes both ways and does nothing, alternating. The target
 //!   has one xstream, too.
@@ -80,7 +80,7 @@ pub(crate) enum Work {
     GetMany,
 }
 
-/// What a row is about.
+/// The subject of a row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spec {
     pub(crate) transport: Transport,

@@ -11,10 +11,12 @@
 //! tried again, at most each [`RETRY`]. After any other error the database is closed for good: what
 //! the kernel does with pages that it could not write is anyone's guess.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use super::contain::Health;
+use super::copy;
 use super::group::{Group, Limits};
 use super::store::interface::{Keeps, Store, Usage, Writes, Written};
 use super::view::View;
@@ -66,10 +68,12 @@ impl Shown {
 }
 
 /// A batch, and how safe it has to be.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Request {
     pub(super) batch: Batch,
     pub(super) durability: Option<Durability>,
+    /// A file that the database, which is empty, is filled with before.
+    pub(super) snapshot: Option<PathBuf>,
 }
 
 /// The one who writes.
@@ -121,7 +125,14 @@ impl Committer {
     /// Applies batches one after the other, and commits them together. Returns the outcome of each.
     pub(super) fn commit(&mut self, requests: Vec<Request>) -> Vec<Result<Outcomes, KvError>> {
         let count = requests.len();
-        self.try_commit(requests).unwrap_or_else(|error| vec![Err(error); count])
+        let restored = requests.iter().map(|request| self.restore(request.snapshot.as_deref()));
+        let restored: Vec<_> = restored.collect();
+        let outcomes = self.try_commit(requests).unwrap_or_else(|error| vec![Err(error); count]);
+        outcomes
+            .into_iter()
+            .zip(restored)
+            .map(|(outcome, restored)| restored.and(outcome))
+            .collect()
     }
 
     /// # Errors
@@ -136,7 +147,7 @@ impl Committer {
         let view = self.shown.view()?;
         let mut group = Group::new(&*view, self.version, usage, self.limits);
         let mut synced = self.policy == SyncPolicy::Always;
-        let outcomes = requests.into_iter().map(|Request { batch, durability }| {
+        let outcomes = requests.into_iter().map(|Request { batch, durability, .. }| {
             synced |= match durability {
                 Some(Durability::Synced) => true,
                 Some(Durability::Written) => keeps == Keeps::Synced,
@@ -149,6 +160,26 @@ impl Committer {
         drop(view);
         self.write(writes, version, synced)?;
         Ok(outcomes)
+    }
+
+    /// Fills the store with a snapshot, if there is one.
+    fn restore(&mut self, snapshot: Option<&Path>) -> Result<(), KvError> {
+        let Some(snapshot) = snapshot else { return Ok(()) };
+        let from = copy::open(snapshot)?;
+        let is_empty = self.ready()?.version() == 0;
+        let Some(store) = self.store.as_mut().filter(|_| is_empty) else {
+            let place = snapshot.display();
+            return Err(KvError::Failed(format!("{place}: is restored to an empty database only")));
+        };
+        if let Err(error) = from.view().and_then(|view| copy::copy(&*view, &mut **store)) {
+            // Some of it may be there.
+            return self.fail(error, u64::MAX);
+        }
+        let (version, usage, view) = (store.version(), store.usage(), store.view());
+        self.version = version;
+        self.shown.count(|counters| counters.usage = usage);
+        self.shown.show(view);
+        Ok(())
     }
 
     /// The store, if it may be written to.

@@ -39,26 +39,18 @@ pub(super) fn snapshot_to(view: &dyn View, path: &Path) -> Result<u64, KvError> 
     copied
 }
 
-/// Fills an empty store with what [`snapshot_to`] has written.
-pub(super) fn restore(
-    open: impl FnOnce() -> Result<Box<dyn Store>, KvError>,
-    snapshot: &Path,
-) -> Result<u64, KvError> {
+/// Opens what [`snapshot_to`] has written, and checks all of it.
+pub(super) fn open(snapshot: &Path) -> Result<RedbStore, KvError> {
     let place = snapshot.display();
     // It would be made.
     if !snapshot.is_file() {
         return Err(KvError::Failed(format!("{place}: there is no such file")));
     }
-    let from = RedbStore::open(snapshot, CACHE_BYTES, Integrity::Open, &Health::default())?;
-    let mut to = open()?;
-    if to.version() > 0 {
-        return Err(KvError::Failed(format!("{place}: is restored to an empty store only")));
-    }
-    copy(&*from.view()?, &mut *to)
+    RedbStore::open(snapshot, CACHE_BYTES, Integrity::Open, &Health::default())
 }
 
 /// Copies all records, with their versions.
-fn copy(from: &dyn View, to: &mut dyn Store) -> Result<u64, KvError> {
+pub(super) fn copy(from: &dyn View, to: &mut dyn Store) -> Result<u64, KvError> {
     let (mut writes, mut bytes, mut records, mut version) = (Writes::new(), 0, 0, to.version());
     let mut end = Ok(());
     from.scan((Bound::Unbounded, Bound::Unbounded), false, &mut |key, record| {

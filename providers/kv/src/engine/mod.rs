@@ -114,10 +114,11 @@ impl Database {
         copy::snapshot_to(&*self.snapshot()?, path)
     }
 
-    /// Fills the store of these settings, which must be empty and not be open, with a snapshot that
-    /// [`snapshot_to`](Self::snapshot_to) has written. Returns how many records it has.
-    pub(crate) fn restore(config: &StoreConfig, snapshot: &Path) -> Result<u64, KvError> {
-        copy::restore(|| opening(config)(&Health::default()), snapshot)
+    /// Fills the database, in which nothing was ever changed, with a snapshot that
+    /// [`snapshot_to`](Self::snapshot_to) has written. If that fails half way, some of it is there.
+    pub(crate) fn restore(&self, snapshot: &Path) -> Result<(), KvError> {
+        let snapshot = Some(snapshot.to_owned());
+        self.ask(Request { snapshot, ..Request::default() }, None).map(drop)
     }
 
     /// Reads all records and checks them. Returns how many there are.
@@ -144,14 +145,18 @@ impl Database {
         durability: Option<Durability>,
         deadline: Option<Instant>,
     ) -> Result<Outcomes, KvError> {
+        self.ask(Request { batch, durability, snapshot: None }, deadline)
+    }
+
+    fn ask(&self, request: Request, deadline: Option<Instant>) -> Result<Outcomes, KvError> {
         match &self.changes {
-            Changes::ByThread(writer) => writer.apply(batch, durability, deadline),
+            Changes::ByThread(writer) => writer.apply(request, deadline),
             Changes::ByCaller(_) if deadline.is_some_and(|it| it <= Instant::now()) => {
                 Err(KvError::Deadline)
             }
             Changes::ByCaller(committer) => {
                 let mut committer = committer.lock().unwrap_or_else(PoisonError::into_inner);
-                let mut outcomes = committer.commit(vec![Request { batch, durability }]);
+                let mut outcomes = committer.commit(vec![request]);
                 outcomes.pop().unwrap_or_else(|| unreachable!("an outcome for each request"))
             }
         }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use margo::ult::Eventual;
 
 use super::committer::{Committer, Request};
-use crate::model::{Batch, Change, Condition, Durability, KeyRange, Outcomes};
+use crate::model::{Batch, Change, Condition, KeyRange, Outcomes};
 use crate::{KvError, StoreConfig};
 
 /// The longest time for which requests wait for others.
@@ -176,17 +176,11 @@ impl Writer {
     ///
     /// [`KvError::Busy`] if too much waits, [`KvError::Deadline`] if the deadline passes before the
     /// batch is taken.
-    pub(super) fn apply(
-        &self,
-        batch: Batch,
-        durability: Option<Durability>,
-        deadline: Option<Instant>,
-    ) -> Answer {
+    pub(super) fn apply(&self, request: Request, deadline: Option<Instant>) -> Answer {
         let Self(queue) = self;
         let ticket = Arc::new(Ticket::default());
         let caller = Caller(ticket.clone());
-        let bytes = bytes_of(&batch);
-        let request = Request { batch, durability };
+        let bytes = bytes_of(&request.batch);
         let waiting = Waiting { request, bytes, deadline, ticket };
         {
             let mut requests = queue.lock();
@@ -250,8 +244,7 @@ fn serve(waiting: Vec<Waiting>, committer: &mut Committer) -> usize {
             waiting.ticket.answer(Err(KvError::Deadline));
             continue;
         }
-        let batch = std::mem::take(&mut waiting.request.batch);
-        requests.push(Request { batch, durability: waiting.request.durability });
+        requests.push(std::mem::take(&mut waiting.request));
         tickets.push(waiting);
     }
     if !requests.is_empty() {

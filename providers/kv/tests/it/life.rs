@@ -38,6 +38,40 @@ fn starts_from_the_configuration_and_says_what_is_effective() {
 }
 
 #[test]
+fn a_snapshot_moves_to_a_store_of_another_kind() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let memory = serde_json::json!({ "store": { "kind": "memory" } });
+    let file = serde_json::json!({ "store": { "kind": "fjall", "path": path } });
+    let (first, second) = (service_with(&memory), service_with(&file));
+    let providers = [&first, &second].map(|own| own.start_providers(&[&KvComponent]).unwrap());
+    let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+    let [one, other] = [&first, &second].map(|service| {
+        let target = client.lookup(service.self_addr().uri()).unwrap();
+        KvClient::new(&client, ProviderHandle::new(target, ProviderId::new(3)))
+    });
+    let version = one.put(b"k", b"v", PATIENCE).unwrap();
+    let snapshot = folder.path().join("snapshot");
+    providers[0].snapshot("kv_3", &snapshot).unwrap();
+    let there = providers[0].snapshot("kv_3", &snapshot).unwrap_err().to_string();
+    assert!(there.contains("snapshot: File exists"), "{there}");
+    providers[1].restore("kv_3", &snapshot).unwrap();
+    let found = other.get(b"k", PATIENCE).unwrap();
+    assert_eq!((found.version, &*found.value), (version, &b"v"[..]));
+    let full = providers[1].restore("kv_3", &snapshot).unwrap_err().to_string();
+    assert!(full.contains("to an empty database only"), "{full}");
+    let pool = second.layout().add_pool_from_json(r#"{ "name": "apart" }"#).unwrap().pool;
+    let xstream = r#"{ "scheduler": { "pools": ["apart"] } }"#;
+    second.layout().add_xstream_from_json(xstream).unwrap();
+    providers[1].move_to("kv_3", &pool).unwrap();
+    assert_eq!(&*other.get(b"k", PATIENCE).unwrap().value, b"v");
+    client.finalize_and_wait().unwrap();
+    drop(providers);
+    first.finalize_and_wait().unwrap();
+    second.finalize_and_wait().unwrap();
+}
+
+#[test]
 fn a_wrong_configuration_says_what_is_wrong() {
     for (config, expected) in [
         (serde_json::json!({ "page_byts": 1 }), "config.page_byts: unknown key"),
