@@ -28,7 +28,9 @@ pub fn document_schema(components: &[&dyn Component]) -> Value {
 fn rule_of(component: &dyn Component) -> Option<Value> {
     let mut config = component.schema()?;
     let type_name = component.type_name();
-    let needs_some = config["required"].as_array().is_some_and(|keys| !keys.is_empty());
+    // Which keys those are may depend on others.
+    let needs_some = config["required"].as_array().is_some_and(|keys| !keys.is_empty())
+        || config["minProperties"].as_u64().is_some_and(|count| count > 0);
     if let Some(keywords) = config.as_object_mut() {
         // Its references are to itself then.
         let id = format!("https://margo.invalid/providers/{type_name}.json");

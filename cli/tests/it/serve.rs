@@ -115,9 +115,9 @@ fn a_service_outlives_the_limit_on_file_sizes() {
         "trace": { "enable": true, "filename_prefix": "calls" } }, "monitoring": {} }"#;
     std::fs::write(temp.path().join("conf.json"), document).unwrap();
     common::ignore_nothing();
-    // Of 4 KiB, in units of 512 bytes.
+    // Of 4.5 KiB, in units of 512 bytes: a page of checksums, and 512 bytes.
     let child = std::process::Command::new("sh")
-        .args(["-c", "ulimit -c 0; ulimit -f 8; exec \"$0\" serve conf.json"])
+        .args(["-c", "ulimit -c 0; ulimit -f 9; exec \"$0\" serve conf.json"])
         .arg(env!("CARGO_BIN_EXE_margo"))
         .current_dir(temp.path())
         .stdout(std::process::Stdio::piped())
@@ -128,10 +128,10 @@ fn a_service_outlives_the_limit_on_file_sizes() {
     let (client, target) = client(&service.address);
     let blobs = BlobClient::new(&client, target);
     for round in 0..50 {
-        blobs.put(&format!("small/{round}"), &[7; 4096], PATIENCE).unwrap();
+        blobs.put(&format!("small/{round}"), &[7; 512], PATIENCE).unwrap();
     }
-    let error = blobs.put("large", &[7; 4097], PATIENCE).unwrap_err().to_string();
-    assert!(error.contains("4097 bytes") && error.contains("`ulimit -f`"), "{error}");
+    let error = blobs.put("large", &[7; 513], PATIENCE).unwrap_err().to_string();
+    assert!(error.contains("4609 bytes") && error.contains("`ulimit -f`"), "{error}");
     assert_eq!(blobs.list("", PATIENCE).unwrap().len(), 50);
     client.finalize_and_wait().unwrap();
     service.running.signal(Signal::TERM);

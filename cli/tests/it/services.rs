@@ -37,9 +37,9 @@ fn services_are_described_and_their_methods_called() {
         assert_eq!((&*ended.stdout, &*ended.stderr), ("\"hi\"\n", ""));
         // A `Result` of the service: its value, or a failure.
         let create = [address, "blob_create", "--json", "-", "--provider", "1"];
-        let ended = call(temp, &create, r#"{"name": "a"}"#).expect(0);
+        let ended = call(temp, &create, r#"{"name": "a", "len": 0}"#).expect(0);
         assert_eq!(ended.stdout, "null\n");
-        let ended = call(temp, &create, r#"{"name": "a"}"#).expect(1);
+        let ended = call(temp, &create, r#"{"name": "a", "len": 0}"#).expect(1);
         assert!(ended.stderr.contains(r#"an error: {"AlreadyExists":{"name":"a"}}"#), "{ended:?}");
         let list = [address, "blob_list", "--json", r#"{"prefix":"","after":"","max":9}"#];
         let ended = call(temp, &list, "").expect(0);
@@ -79,7 +79,7 @@ fn wrong_calls_are_told_what_would_be_right() {
     }
     let ended = call(temp, &[address, "echo_echo", "--json", "-", "--config", "-"], "{}").expect(2);
     assert!(ended.stderr.contains("either the arguments or the document"), "{ended:?}");
-    let write = r#"{"name": "a", "bulk": 1, "len": 1, "overwrite": true}"#;
+    let write = r#"{"name": "a", "extents": [], "bulk": 1, "persist": false}"#;
     let ended = call(temp, &[address, "blob_write", "--json", write], "").expect(2);
     assert!(ended.stderr.contains("bulk: a bulk handle is of memory"), "{ended:?}");
 }

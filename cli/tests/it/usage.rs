@@ -296,13 +296,15 @@ fn config_check_refuses_what_no_machine_could_start() {
             r#"{ "margo": { "providers": [{ "type": "echo", "provider_id": 1 },
                  { "type": "blob", "provider_id": 2,
                    "config": { "paht": "x" } }] } }"#,
-            "margo.providers[1].config.paht: unknown key (allowed: path, sync, chunk_bytes, \
-             max_blob_bytes); did you mean \"path\"? at line 3 column 40",
+            "margo.providers[1].config.paht: unknown key (allowed: store, path, sync, \
+             chunk_bytes, buffers, max_blob_bytes, max_bytes, max_blobs); did \
+             you mean \"path\"? at line 3 column 40",
         ),
         (
             r#"{ "margo": { "providers": [{ "type": "blob", "provider_id": 1,
                  "config": { "path": "x", "chunk_bytes": 1 } }] } }"#,
-            "margo.providers[0].config.chunk_bytes: 1 is not from 4096 to 1073741824 at line 2",
+            "margo.providers[0].config.chunk_bytes: 1 is not a multiple of 65536 up to 1073741824 \
+             at line 2",
         ),
         (
             r#"{ "margo": { "providers": [{ "type": "echo", "provider_id": 1,

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// The reason why the target refused or failed. Travels to the origin as a value.
 ///
-/// Whatever the reason, a blob is never left half-written: it has its old contents, or its new
-/// ones, or does not exist.
+/// A blob that was to be made or replaced is never left half-written: it has its old contents, or
+/// its new ones, or does not exist. One that was being written in place may have some of the bytes.
 ///
 /// ```
 /// # use margo::{Instance, ProviderHandle, ProviderId};
@@ -76,6 +76,43 @@ pub enum BlobError {
         size: u64,
         /// The thing that is meant: the blob, or the origin's memory.
         what: String,
+    },
+    /// The list of extents has too many, or one that ends beyond what a blob may have.
+    #[error("these extents cannot be used for blob `{}`: {}", printable(name), printable(reason))]
+    BadExtents {
+        /// The blob.
+        name: String,
+        /// Says what is wrong with them.
+        reason: String,
+    },
+    /// The store would hold more than its configuration allows (`max_bytes`, `max_blobs`). Remove
+    /// something and try again.
+    #[error("blob `{}` would make {needed} {what} of the {max} of this store", printable(name))]
+    OverQuota {
+        /// The blob.
+        name: String,
+        /// "bytes" or "blobs".
+        what: String,
+        /// How many there would be.
+        needed: u64,
+        /// How many there may be.
+        max: u64,
+    },
+    /// The bytes of a block are not those that were written: the disk, or somebody, has changed
+    /// them. Other blocks can be read. Writing the whole block, or the blob, makes it good again.
+    #[error(
+        "block {block} of blob `{}` is damaged: bytes {} to {}",
+        printable(name),
+        block.saturating_mul(*bytes),
+        block.saturating_add(1).saturating_mul(*bytes).saturating_sub(1)
+    )]
+    Damaged {
+        /// The blob.
+        name: String,
+        /// The block's number.
+        block: u64,
+        /// Bytes of a block.
+        bytes: u64,
     },
     /// The blob would be larger than this store accepts (`max_blob_bytes` of its configuration).
     #[error("{len} bytes are more than the {max} bytes that this store accepts for one blob")]

@@ -1,7 +1,7 @@
 //! Names of blobs: relative paths that cannot mean anything but a place below the directory.
 //!
 //! The check here is about form. That a well-formed name does not leave the directory through a
-//! symbolic link is the business of `store/confine.rs`.
+//! symbolic link is the business of `store/files/confine.rs`.
 
 use std::fmt;
 

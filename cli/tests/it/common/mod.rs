@@ -151,7 +151,7 @@ impl Service {
     pub(crate) fn start(temp: &Path, address: &str, blobs: &Path, more: &[&str]) -> Self {
         let config = serde_json::json!({ "margo": { "address": address, "providers": [
             { "type": "blob", "provider_id": 1,
-              "config": { "path": blobs, "chunk_bytes": 4096 } },
+              "config": { "path": blobs, "chunk_bytes": 65536 } },
             { "type": "echo", "provider_id": 2 },
         ] } });
         let mut child = margo(temp)

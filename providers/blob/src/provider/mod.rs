@@ -1,52 +1,35 @@
 //! The target side: what each RPC does.
 //!
 //! A handler is a ULT of its own per request, in the provider's pool. It suspends while data moves
-//! between the processes; file I/O blocks its execution stream. So give the provider a pool, with
-//! an execution stream, of its own where that matters, above all with `sync`.
+//! between the processes, and while a file is used: a thread for blocking work does that.
 //!
-//! The data passes through a buffer of `chunk_bytes` that is registered for bulk transfer; buffers
-//! are kept for the next requests, [`IDLE_BUFFERS_MAX`] at most. Requests that suspend with a file
-//! open are bounded ([`PLACES`]), and so are files and buffers, however many ask at once.
-//!
-//! Imports all but the client. Read this file, then `places.rs`.
+//! Imports all but the client. Read this file, then `service.rs`, `transfer.rs`, `places.rs`.
 
 mod places;
+mod service;
+mod transfer;
 
-use std::fmt;
-use std::io::Read;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use margo::ult::PoolRef;
 use margo::{
-    Handle, Instance, Provider, bulk_memory::BulkBuffer, cancel::CancelToken, component::Component,
-    component::ProviderSpec, component::RunningProvider, errors::CloseError,
+    Handle, Instance, Provider, component::Component, component::ProviderSpec,
+    component::RunningProvider, errors::CloseError,
 };
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-use self::places::{Place, Places};
-use crate::error::{BlobError, given_up};
+use self::service::Service;
 use crate::rpc::{
-    BlobStat, CREATE, Checksum, CreateArgs, IDENTITY, LIST, ListArgs, ListPage, READ, REMOVE,
-    ReadArgs, ReadDone, RemoveArgs, STAT, StatArgs, WRITE, WriteArgs,
+    APPEND, CREATE, IDENTITY, LIST, PERSIST, PUT, READ, REMOVE, SCRUB, STAT, TRUNCATE, WRITE,
 };
-use crate::store::Store;
-use crate::{BlobConfig, BlobName, StartError};
-
-/// Requests that may be under way with a file open while they suspend; others wait for their turn.
-/// With what each thread opens for a moment they are a small part of the 1024 files that a process
-/// may usually have open (`RLIMIT_NOFILE`): the rest is for connections, and for other providers.
-/// Far more than a disk or a network needs to be busy.
-const PLACES: usize = 128;
+use crate::store;
+use crate::{BlobConfig, StartError};
 
 /// An error of a component, for people.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-/// Buffers that are kept while no request uses them.
-const IDLE_BUFFERS_MAX: usize = 8;
 
 /// Starts blob providers from the configuration: `"type": "blob"`, with a `config` object as
 /// [`BlobConfig`] describes it.
@@ -128,6 +111,10 @@ impl RunningProvider for BlobProvider {
         RunningProvider::drain(&self.provider, limit)
     }
 
+    fn move_to(&self, pool: &PoolRef) -> Result<(), BoxError> {
+        RunningProvider::move_to(&self.provider, pool)
+    }
+
     /// Makes a folder of blobs, as the provider's own is. It has another name until it is whole, so
     /// that what a full disk or a kill leaves is not taken for a snapshot.
     fn snapshot(&self, to: &Path) -> Result<(), BoxError> {
@@ -155,7 +142,8 @@ impl RunningProvider for BlobProvider {
             let text = "the provider has blobs, of which the first is";
             return Err(format!("{text} `{}`; restore into an empty directory", first.name).into());
         }
-        Ok(Store::open(&self.like_this(from))?.copy_to(store)?)
+        let from = store::open(&self.like_this(from))?;
+        Ok(store::copy(&*from, &**store)?)
     }
 }
 
@@ -173,12 +161,13 @@ impl BlobProvider {
 
     /// Copies all blobs into a folder that is empty.
     fn copy_into(&self, folder: &Path) -> Result<(), BoxError> {
-        Ok(self.service.store.copy_to(&Store::open(&self.like_this(folder))?)?)
+        let to = store::open(&self.like_this(folder))?;
+        Ok(store::copy(&*self.service.store, &*to)?)
     }
 
-    /// The settings of a store that is as durable as this one.
+    /// The settings of a store in files that is as durable as this one.
     fn like_this(&self, path: &Path) -> BlobConfig {
-        BlobConfig { path: path.to_owned(), ..self.config.clone() }
+        BlobConfig { sync: self.config.sync, ..BlobConfig::new(path) }
     }
 
     /// Stops it, and waits until the directory is free for another provider: until the requests
@@ -198,35 +187,17 @@ impl BlobProvider {
         service: Arc<Service>,
         config: BlobConfig,
     ) -> Result<Self, StartError> {
-        let own = service.clone();
-        provider.register(CREATE, move |request| {
-            let CreateArgs { name } = request.args();
-            answer(&request, &own.create(name, &still_wanted(&request.cancel_token())));
-        })?;
-        let own = service.clone();
-        provider.register(WRITE, move |request| answer(&request, &own.write(&request)))?;
-        let own = service.clone();
-        provider.register(READ, move |request| answer(&request, &own.read(&request)))?;
-        let own = service.clone();
-        provider.register(STAT, move |request| {
-            let StatArgs { name, checksum } = request.args();
-            let stat = match checksum {
-                true => own.stat_with_checksum(name, &request.cancel_token()),
-                false => own.stat(name),
-            };
-            answer(&request, &stat);
-        })?;
-        let own = service.clone();
-        provider.register(LIST, move |request| {
-            let ListArgs { prefix, after, max } = request.args();
-            let max = usize::try_from(*max).unwrap_or(usize::MAX);
-            answer(&request, &own.list(prefix, after, max, &request.cancel_token()));
-        })?;
-        let own = service.clone();
-        provider.register(REMOVE, move |request| {
-            let RemoveArgs { name } = request.args();
-            answer(&request, &own.remove(name, &still_wanted(&request.cancel_token())));
-        })?;
+        // Each handler is a method of the service, which answers what that returns.
+        macro_rules! serve {
+            ($($rpc:ident: $method:ident),+ $(,)?) => {$(
+                let own = service.clone();
+                provider.register($rpc, move |request| answer(&request, &own.$method(&request)))?;
+            )+};
+        }
+        serve! {
+            CREATE: create, PUT: put, WRITE: write, APPEND: append, TRUNCATE: truncate,
+            PERSIST: persist, READ: read, STAT: stat, LIST: list, REMOVE: remove, SCRUB: scrub,
+        }
         provider.describe(crate::rpc::description())?;
         // Last: who asks what serves under this id finds it serving.
         provider.set_identity(IDENTITY)?;
@@ -239,218 +210,6 @@ fn answer<A, R: Serialize>(request: &Handle<A, R>, result: &R) {
         // Nobody to tell: the origin is gone, or this instance is closed.
         tracing::debug!(rpc = request.rpc_name(), %error, "no answer");
     }
-}
-
-/// Tells if anybody still waits. To be asked with a token that was made before the work: not all
-/// that ends a wait is seen by a later one.
-fn still_wanted(token: &CancelToken) -> impl Fn() -> bool {
-    || !token.is_canceled()
-}
-
-/// The state that the handlers share.
-struct Service {
-    store: Store,
-    chunk_bytes: usize,
-    max_blob_bytes: u64,
-    places: Places,
-    /// Locked for a push or a pop, never while a ULT suspends.
-    idle_buffers: Mutex<Vec<BulkBuffer>>,
-}
-
-impl fmt::Debug for Service {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Service").field("store", &self.store).finish_non_exhaustive()
-    }
-}
-
-impl Service {
-    fn new(config: &BlobConfig) -> Result<Self, StartError> {
-        config.check()?;
-        Ok(Self {
-            store: Store::open(config)?,
-            chunk_bytes: config.chunk_bytes,
-            max_blob_bytes: config.max_blob_bytes.unwrap_or(u64::MAX),
-            places: Places::new(PLACES),
-            idle_buffers: Mutex::new(Vec::new()),
-        })
-    }
-
-    /// Takes a place, which allows this ULT to suspend with a file open. Waits for its turn, as
-    /// long as the origin waits for the answer.
-    fn place(&self, name: &str, token: &CancelToken) -> Result<Place<'_>, BlobError> {
-        self.places.take(token.event()).ok_or_else(|| given_up(name))
-    }
-
-    fn create(&self, name: &str, still_wanted: &dyn Fn() -> bool) -> Result<(), BlobError> {
-        let name = BlobName::new(name)?;
-        let incoming = self.store.incoming(&name)?;
-        self.store.publish(incoming, &name, false, still_wanted)
-    }
-
-    fn write(&self, request: &Handle<WriteArgs, Result<u64, BlobError>>) -> Result<u64, BlobError> {
-        let token = request.cancel_token();
-        let WriteArgs { name, bulk, len, overwrite } = request.args();
-        let (name, len) = (BlobName::new(name)?, *len);
-        check_memory(0, len, bulk.len())?;
-        if len > self.max_blob_bytes {
-            return Err(BlobError::TooLarge { len, max: self.max_blob_bytes });
-        }
-        file_limit_allows(name.as_str(), len)?;
-        // Before any data moves, so that a refusal is cheap; `publish` decides.
-        if !overwrite {
-            self.store.refuse_existing(&name)?;
-        }
-        let _place = self.place(name.as_str(), &token)?;
-        let incoming = self.store.incoming(&name)?;
-        let mut buffer = self.buffer(request.instance(), &name)?;
-        let mut done = 0;
-        while done < len {
-            let part = self.part(len - done);
-            request
-                .pull(bulk, done, &mut buffer, 0..part)
-                .map_err(|error| BlobError::transfer(name.as_str(), &error))?;
-            incoming
-                .file()
-                .write_all_at(&buffer[..part], done)
-                .map_err(|error| BlobError::from_io(name.as_str(), "write", &error))?;
-            done += part as u64;
-        }
-        self.give_back(buffer);
-        self.store.publish(incoming, &name, *overwrite, &still_wanted(&token))?;
-        Ok(len)
-    }
-
-    fn read(
-        &self,
-        request: &Handle<ReadArgs, Result<ReadDone, BlobError>>,
-    ) -> Result<ReadDone, BlobError> {
-        let ReadArgs { name, offset, len, bulk } = request.args();
-        let (name, offset) = (BlobName::new(name)?, *offset);
-        let _place = self.place(name.as_str(), &request.cancel_token())?;
-        let blob = self.store.open_blob(&name)?;
-        let Some(rest) = blob.len.checked_sub(offset) else {
-            let (len, size) = (*len, blob.len);
-            return Err(BlobError::OutOfRange { offset, len, size, what: "the blob".to_owned() });
-        };
-        let len = rest.min(*len);
-        check_memory(0, len, bulk.len())?;
-        let mut buffer = self.buffer(request.instance(), &name)?;
-        let mut done = 0;
-        while done < len {
-            let part = self.part(len - done);
-            blob.file
-                .read_exact_at(&mut buffer[..part], offset + done)
-                .map_err(|error| BlobError::from_io(name.as_str(), "read", &error))?;
-            request
-                .push(bulk, done, &mut buffer, 0..part)
-                .map_err(|error| BlobError::transfer(name.as_str(), &error))?;
-            done += part as u64;
-        }
-        self.give_back(buffer);
-        Ok(ReadDone { bytes: len, total: blob.len })
-    }
-
-    fn stat(&self, name: &str) -> Result<BlobStat, BlobError> {
-        let blob = self.store.open_blob(&BlobName::new(name)?)?;
-        Ok(BlobStat::new(blob.len, blob.modified, None))
-    }
-
-    fn stat_with_checksum(&self, name: &str, token: &CancelToken) -> Result<BlobStat, BlobError> {
-        let name = BlobName::new(name)?;
-        let _place = self.place(name.as_str(), token)?;
-        let blob = self.store.open_blob(&name)?;
-        let checksum = self.checksum(&name, &blob.file, &still_wanted(token))?;
-        Ok(BlobStat::new(blob.len, blob.modified, Some(checksum)))
-    }
-
-    fn checksum(
-        &self,
-        name: &BlobName,
-        mut file: &std::fs::File,
-        still_wanted: &dyn Fn() -> bool,
-    ) -> Result<Checksum, BlobError> {
-        let mut hasher = blake3::Hasher::new();
-        let mut chunk = vec![0; self.chunk_bytes];
-        loop {
-            match file.read(&mut chunk) {
-                Ok(0) => return Ok(Checksum(hasher.finalize().into())),
-                Ok(bytes) => hasher.update(&chunk[..bytes]),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(BlobError::from_io(name.as_str(), "read", &error)),
-            };
-            // Nothing here suspends: give the other requests their turn.
-            margo::ult::yield_now();
-            if !still_wanted() {
-                return Err(given_up(name.as_str()));
-            }
-        }
-    }
-
-    fn list(
-        &self,
-        prefix: &str,
-        after: &str,
-        max: usize,
-        token: &CancelToken,
-    ) -> Result<ListPage, BlobError> {
-        let _place = self.place(prefix, token)?;
-        self.store.list(prefix, after, max, &still_wanted(token))
-    }
-
-    fn remove(&self, name: &str, still_wanted: &dyn Fn() -> bool) -> Result<(), BlobError> {
-        self.store.remove(&BlobName::new(name)?, still_wanted)
-    }
-
-    /// How much of `rest` to move next.
-    fn part(&self, rest: u64) -> usize {
-        usize::try_from(rest).map_or(self.chunk_bytes, |rest| rest.min(self.chunk_bytes))
-    }
-
-    fn idle_buffers(&self) -> std::sync::MutexGuard<'_, Vec<BulkBuffer>> {
-        self.idle_buffers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn buffer(&self, instance: &Instance, name: &BlobName) -> Result<BulkBuffer, BlobError> {
-        let idle = self.idle_buffers().pop();
-        match idle {
-            Some(buffer) => Ok(buffer),
-            None => instance
-                .memory()
-                .bulk_buffer(self.chunk_bytes)
-                .map_err(|error| BlobError::transfer(name.as_str(), &error)),
-        }
-    }
-
-    /// Keeps a buffer for the next request. After an error it is freed instead.
-    fn give_back(&self, buffer: BulkBuffer) {
-        let mut idle = self.idle_buffers();
-        if idle.len() < IDLE_BUFFERS_MAX {
-            idle.push(buffer);
-        }
-    }
-}
-
-/// Refuses what would be longer than the process may make a file: the kernel would end it.
-fn file_limit_allows(name: &str, len: u64) -> Result<(), BlobError> {
-    match getrlimit(Resource::Fsize).current {
-        Some(max) if len > max => Err(BlobError::Io {
-            name: name.to_owned(),
-            what: "write".to_owned(),
-            detail: format!(
-                "{len} bytes are more than the {max} bytes to which files of the service's process \
-                 are limited: raise that with `ulimit -f` where the service is started"
-            ),
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses ranges that leave the origin's memory.
-fn check_memory(offset: u64, len: u64, size: u64) -> Result<(), BlobError> {
-    if offset.checked_add(len).is_some_and(|end| end <= size) {
-        return Ok(());
-    }
-    Err(BlobError::OutOfRange { offset, len, size, what: "the origin's memory".to_owned() })
 }
 
 #[cfg(test)]

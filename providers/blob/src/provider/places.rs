@@ -42,6 +42,13 @@ impl Places {
         wait.leave()
     }
 
+    /// A place, if one is free.
+    pub(crate) fn try_take(&self) -> Option<Place<'_>> {
+        let mut state = self.state();
+        state.free = state.free.checked_sub(1)?;
+        Some(Place(self))
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,14 +1,15 @@
 //! Behaviour that only shows while requests are held up inside the target.
 
-use std::path::Path;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use margo::ult::Eventual;
 use margo::{ForwardError, ProviderHandle, ProviderId, Rpc};
 use tempfile::TempDir;
 
+use super::service::PLACES;
 use super::*;
-use crate::{BlobClient, ClientError};
+use crate::{BlobClient, BlobError, BlobName, ClientError};
 
 /// Far beyond what a loaded machine needs; only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -160,12 +161,46 @@ fn open_below(dir: &Path) -> usize {
 }
 
 #[test]
+fn who_waits_for_the_disk_does_not_hold_up_the_execution_stream() {
+    on_each(|pair| {
+        let blobs = &pair.blobs;
+        blobs.put("other", b"data", PATIENCE).unwrap();
+        let held = pair.service.store.hold_publishing();
+        let waits = blobs.start_create("made", 0, PATIENCE).unwrap();
+        pair.ping();
+        // By the same and only execution stream.
+        assert_eq!(blobs.get("other", PATIENCE).unwrap(), b"data");
+        assert!(!waits.test());
+        drop(held);
+        waits.wait().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn requests_beyond_the_buffers_wait_until_they_are_given_up() {
+    on_each(|pair| {
+        let (blobs, places) = (&pair.blobs, &pair.service.buffer_places);
+        blobs.put("blob", b"data", PATIENCE).unwrap();
+        let held: Vec<_> = std::iter::from_fn(|| places.try_take()).collect();
+        assert_eq!(held.len(), 32, "the default");
+        assert_timed_out(blobs.read("blob", 0, &mut [0], SHORT));
+        until(|| places.waiting() == 0);
+        blobs.stat("blob", PATIENCE).unwrap();
+        std::thread::scope(|scope| {
+            let read = scope.spawn(|| blobs.get("blob", PATIENCE));
+            until(|| places.waiting() == 1);
+            drop(held);
+            assert_eq!(read.join().unwrap().unwrap(), b"data");
+        });
+    });
+}
+
+#[test]
 fn a_checksum_that_was_given_up_ends() {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("blob"), b"data").unwrap();
-    let service = Service::new(&BlobConfig::new(dir.path())).unwrap();
+    let service = Service::new(&BlobConfig::in_memory(1 << 20)).unwrap();
     let name = BlobName::new("blob").unwrap();
-    let blob = service.store.open_blob(&name).unwrap();
-    let error = service.checksum(&name, &blob.file, &|| false).unwrap_err();
+    let incoming = service.store.begin(&name).unwrap();
+    incoming.blob().write_at(0, b"data").unwrap();
+    let error = service.checksum(&name, &incoming.blob(), 4, &|| false).unwrap_err();
     assert_eq!(error, BlobError::GivenUp { name: "blob".into() });
 }

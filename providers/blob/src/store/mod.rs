@@ -1,370 +1,159 @@
-//! Blobs as files below one directory.
+//! Blobs by their names: as files (`files/`), or in memory (`memory.rs`).
 //!
-//! A blob `a/b` is the regular file `a/b` below the directory; folders are made when a blob needs
-//! them and removed when the last blob below them is. Whatever else is there (symbolic links,
-//! devices, other file systems, files whose names are no blob names) is never followed, listed or
-//! changed.
+//! All of this blocks the calling thread for as long as the file system does, or another caller
+//! that changes the same blob; nothing here waits for a peer.
 //!
-//! # How a blob comes to be
+//! # Who sees what
 //!
-//! 1. [`Incoming`]: a file without a name in the directory (`O_TMPFILE`). It vanishes with the
-//!    process, so nothing is left of a write that did not end.
-//! 2. With `sync`, the data goes to the disk.
-//! 3. [`Store::publish`] gives it its name in one step: a link, which fails if the name is taken;
-//!    or, to overwrite, a link to a reserved name in the directory and a rename over the old blob.
-//!    Readers see the old blob or the new one; a reader that has the old one open keeps reading it.
-//! 4. With `sync`, the folder goes to the disk.
+//! A [`Blob`] is one version of a blob. Replacing a blob makes another version of it; who has the
+//! old one open goes on reading that, and can no longer change it. Within a version each call of
+//! [`read_at`](Blob::read_at), [`write_at`](Blob::write_at), [`append`](Blob::append) and
+//! [`set_len`](Blob::set_len) is one step: it sees, or changes, all that it is about or nothing.
 //!
-//! A caller that gave a write up may have tried again, or removed the blob, and been told that it
-//! is done. So the last thing before step 3, and before a removal, is to ask whether anybody still
-//! waits. What remains is the time between that question and the one system call behind it,
-//! microseconds unless the thread loses its CPU just then: a write or removal that is given up
-//! within it is done all the same, and may come after what its caller did next.
-//!
-//! Where the file system has no `O_TMPFILE`, the file has a reserved name from the beginning.
-//! Reserved names that a killed process left are removed by the next [`Store::open`]; empty folders
-//! that it left, when a blob of such a name is to be made.
-//!
-//! # Who may touch what
-//!
-//! A lock on the directory (`flock`, which ends with the process) keeps other stores away, so that
-//! nobody removes our files as leftovers. `folders` orders publishing, which may make folders,
-//! against removal, which may remove them; it is held for a few system calls, never while a ULT
-//! suspends. Data moves without any lock.
-//!
-//! All of this blocks the calling thread for as long as the file system does.
-//!
-//! Imports the files at the top but those of the two sides. Read this file, then `confine.rs`.
+//! Imports the files at the top but those of the two sides. Read this file, then `files/mod.rs`.
 
-mod confine;
-mod incoming;
-mod list;
+mod files;
+mod memory;
+mod quota;
 
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::{PoisonError, RwLock};
+use std::fmt;
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
-use rustix::io::Errno;
+pub(crate) use self::files::{BLOCK_BYTES, FileStore, Found, LEN_MAX};
+pub(crate) use self::memory::MemoryStore;
+use self::quota::Quota;
+use crate::config::StoreKind;
+use crate::{BlobConfig, BlobEntry, BlobError, BlobName, ListPage, OpenError};
 
-use self::confine::{Folder, Root, type_at};
-pub(crate) use self::incoming::Incoming;
-use self::list::PAGE_ENTRIES_MAX;
-use crate::error::{OpenError, conflict, given_up};
-use crate::name::{RESERVED_PREFIX, folder_and_leaf, is_component};
-use crate::{BlobConfig, BlobEntry, BlobError, BlobName};
+/// Most entries of a page, whatever is asked for.
+pub(crate) const PAGE_ENTRIES_MAX: usize = 1000;
 
-/// How to get a file that is not a blob yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scratch {
-    /// `O_TMPFILE`.
-    Unnamed,
-    /// A file with a reserved name.
-    Named,
-}
+/// A page ends when its names have this many bytes.
+const PAGE_BYTES_MAX: usize = 64 << 10;
 
-/// The blobs below one directory.
-#[derive(Debug)]
-pub(crate) struct Store {
-    root: Root,
-    scratch: Scratch,
-    sync: bool,
-    /// Read: makes folders. Write: removes folders.
-    folders: RwLock<()>,
-}
+/// Bytes that are copied at a time between stores.
+const COPY_BYTES: usize = 16 * BLOCK_BYTES as usize;
 
-impl Drop for Store {
-    fn drop(&mut self) {
-        // Not by closing alone: a child that this process is about to start may have a copy of the
-        // descriptor until it runs its program.
-        let _ = rustix::fs::flock(self.root.fd(), FlockOperation::Unlock);
-    }
-}
+/// Tells if a caller still waits for what is being done.
+pub(crate) type Wanted<'a> = &'a (dyn Fn() -> bool + 'a);
 
-impl Store {
-    /// Opens the directory, makes it if it is missing, and removes what a killed predecessor left.
-    pub(crate) fn open(config: &BlobConfig) -> Result<Self, OpenError> {
-        let path = &config.path;
-        let failed = |what, source: std::io::Error| OpenError::Directory {
-            what,
-            path: path.display().to_string(),
-            source,
-        };
-        std::fs::create_dir_all(path).map_err(|error| failed("create", error))?;
-        let root = Root::open(path).map_err(|errno| failed("open", errno.into()))?;
-        Self::lock(&root, path)?;
-        let mut store =
-            Self { root, scratch: Scratch::Named, sync: config.sync, folders: RwLock::new(()) };
-        store.sweep().map_err(|errno| failed("clean", errno.into()))?;
-        store.scratch =
-            Incoming::probe(&store).map_err(|errno| failed("write to", errno.into()))?;
-        Ok(store)
-    }
+/// Blobs by their names.
+pub(crate) trait Store: fmt::Debug + Send + Sync {
+    /// Opens a blob. It stays the same version, even if it is replaced or removed.
+    fn open(&self, name: &BlobName) -> Result<Arc<dyn Blob>, BlobError>;
 
-    fn lock(root: &Root, path: &Path) -> Result<(), OpenError> {
-        match rustix::fs::flock(root.fd(), FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(()),
-            Err(Errno::WOULDBLOCK) => Err(OpenError::InUse { path: path.display().to_string() }),
-            Err(errno) => {
-                // Some network file systems have no locks; that is no reason not to serve.
-                tracing::warn!(path = %path.display(), %errno, "cannot lock the blob directory");
-                Ok(())
-            }
-        }
-    }
+    /// Begins a version of a blob, empty, that nobody sees yet.
+    fn begin(&self, name: &BlobName) -> Result<Box<dyn Incoming>, BlobError>;
 
-    /// Removes reserved names; they only ever are in the directory itself.
-    fn sweep(&self) -> Result<(), Errno> {
-        let directory = self.root.open_at(".", OFlags::RDONLY | OFlags::DIRECTORY)?;
-        for entry in Dir::new(directory)? {
-            let entry = entry?;
-            let reserved = entry.file_name().to_bytes().starts_with(RESERVED_PREFIX.as_bytes());
-            if reserved && entry.file_type() != FileType::Directory {
-                tracing::info!(name = ?entry.file_name(), "removing what a killed process left");
-                match rustix::fs::unlinkat(self.root.fd(), entry.file_name(), AtFlags::empty()) {
-                    Ok(()) | Err(Errno::NOENT | Errno::ISDIR) => {}
-                    Err(errno) => return Err(errno),
-                }
-            }
-        }
-        Ok(())
-    }
+    /// Removes a blob, if that is `still_wanted`.
+    fn remove(&self, name: &BlobName, still_wanted: Wanted<'_>) -> Result<(), BlobError>;
 
-    /// Opens a blob for reading. It stays the same blob, even if it is overwritten or removed.
-    pub(crate) fn open_blob(&self, name: &BlobName) -> Result<Blob, BlobError> {
-        // NONBLOCK: a FIFO put there by others must not hang the open; no effect on files.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let opened = self.root.open_at(name.as_str(), flags);
-        let fd = opened.map_err(|errno| BlobError::from_errno(name.as_str(), "open", errno))?;
-        let file = File::from(fd);
-        let failed = |error| BlobError::from_io(name.as_str(), "stat", &error);
-        let metadata = file.metadata().map_err(failed)?;
-        refuse_other_types(name, FileType::from_raw_mode(metadata.mode()))?;
-        let modified = metadata.modified().map_err(failed)?;
-        Ok(Blob { file, len: metadata.len(), modified })
-    }
-
-    /// Copies each blob to another store, which has none of these names. What is written or removed
-    /// meanwhile is copied or not, but each blob is whole.
-    pub(crate) fn copy_to(&self, other: &Self) -> Result<(), BlobError> {
-        let mut after = String::new();
-        loop {
-            let page = self.list("", &after, PAGE_ENTRIES_MAX, &|| true)?;
-            for BlobEntry { name, .. } in page.blobs {
-                match self.copy_blob(&BlobName::new(&name)?, other) {
-                    Ok(()) | Err(BlobError::NotFound { .. }) => after = name,
-                    Err(error) => return Err(error),
-                }
-            }
-            if !page.more {
-                return Ok(());
-            }
-        }
-    }
-
-    fn copy_blob(&self, name: &BlobName, other: &Self) -> Result<(), BlobError> {
-        let mut blob = self.open_blob(name)?;
-        let incoming = other.incoming(name)?;
-        std::io::copy(&mut blob.file, &mut incoming.file())
-            .map_err(|error| BlobError::from_io(name.as_str(), "copy", &error))?;
-        other.publish(incoming, name, false, &|| true)
-    }
+    /// The first `max` blobs whose names begin with `prefix` and sort behind `after`.
+    fn list(
+        &self,
+        prefix: &str,
+        after: &str,
+        max: usize,
+        still_wanted: Wanted<'_>,
+    ) -> Result<ListPage, BlobError>;
 
     /// Fails if there is a blob of that name, or something else.
-    pub(crate) fn refuse_existing(&self, name: &BlobName) -> Result<(), BlobError> {
-        match self.open_blob(name) {
-            Ok(_) => Err(BlobError::AlreadyExists { name: name.to_string() }),
-            Err(BlobError::NotFound { .. }) => Ok(()),
-            Err(BlobError::Conflict { .. }) if self.remove_empty(name).is_ok() => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
+    fn refuse_existing(&self, name: &BlobName) -> Result<(), BlobError>;
 
-    /// Makes `incoming` the blob `name`, in one step, if it is `still_wanted` when all else is
-    /// done.
-    pub(crate) fn publish(
-        &self,
-        mut incoming: Incoming<'_>,
-        name: &BlobName,
-        overwrite: bool,
-        still_wanted: &dyn Fn() -> bool,
-    ) -> Result<(), BlobError> {
-        if self.sync {
-            incoming
-                .file()
-                .sync_data()
-                .map_err(|error| BlobError::from_io(name.as_str(), "sync", &error))?;
-        }
-        let folder = self.link(&mut incoming, name, overwrite, still_wanted)?;
-        self.sync_folder(&folder, name)
-    }
+    /// Returns false if its calls never wait for a disk.
+    fn blocks(&self) -> bool;
 
-    /// Sends a folder to the disk, with `sync`.
-    fn sync_folder(&self, folder: &Folder<'_>, name: &BlobName) -> Result<(), BlobError> {
-        if self.sync {
-            rustix::fs::fsync(folder)
-                .map_err(|errno| BlobError::from_errno(name.as_str(), "sync", errno))?;
-        }
-        Ok(())
-    }
-
-    fn link(
-        &self,
-        incoming: &mut Incoming<'_>,
-        name: &BlobName,
-        overwrite: bool,
-        still_wanted: &dyn Fn() -> bool,
-    ) -> Result<Folder<'_>, BlobError> {
-        let mut link = || {
-            let _no_removal = self.folders.read().unwrap_or_else(PoisonError::into_inner);
-            let folder = self.root.make_folder(name.folder(), self.sync)?;
-            // Behind all that may take long: the data, the lock, new folders.
-            if !still_wanted() {
-                return Err(Errno::CANCELED);
-            }
-            if overwrite && !is_other(&folder, name.leaf()) {
-                incoming.link_over(&folder, name.leaf())?;
-            } else {
-                incoming.link_new(&folder, name.leaf())?;
-            }
-            Ok(folder)
-        };
-        let mut linked = link();
-        if matches!(linked, Err(Errno::EXIST)) && self.remove_empty(name).is_ok() {
-            linked = link();
-        }
-        linked.map_err(|errno| {
-            self.prune(name);
-            match errno {
-                // Names exist, but a blob is where a folder would have to be.
-                Errno::NOTDIR | Errno::NOENT => {
-                    conflict(name.to_string(), "a part of its path is no folder")
-                }
-                Errno::EXIST => self.what_exists(name),
-                Errno::CANCELED => given_up(name.as_str()),
-                errno => BlobError::from_errno(name.as_str(), "name", errno),
-            }
-        })
-    }
-
-    /// Tells a blob from whatever else may have the name.
-    fn what_exists(&self, name: &BlobName) -> BlobError {
-        match self.open_blob(name) {
-            Err(error @ BlobError::Conflict { .. }) => error,
-            _ => BlobError::AlreadyExists { name: name.to_string() },
-        }
-    }
-
-    /// Removes a blob, if that is `still_wanted`, and the folders that are empty then.
-    pub(crate) fn remove(
-        &self,
-        name: &BlobName,
-        still_wanted: &dyn Fn() -> bool,
-    ) -> Result<(), BlobError> {
-        let failed = |errno| BlobError::from_errno(name.as_str(), "remove", errno);
-        let folder = self.root.folder(name.folder()).map_err(failed)?;
-        refuse_other_types(name, type_at(&folder, name.leaf()).map_err(failed)?)?;
-        if !still_wanted() {
-            return Err(given_up(name.as_str()));
-        }
-        rustix::fs::unlinkat(&folder, name.leaf(), AtFlags::empty()).map_err(failed)?;
-        self.sync_folder(&folder, name)?;
-        drop(folder);
-        self.prune(name);
-        Ok(())
-    }
-
-    /// Nothing is published until the guard is dropped.
     #[cfg(test)]
-    pub(crate) fn hold_publishing(&self) -> std::sync::RwLockWriteGuard<'_, ()> {
-        self.folders.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Removes the folders of `name` that are empty, innermost first.
-    fn prune(&self, name: &BlobName) {
-        let _no_publishing = self.folders.write().unwrap_or_else(PoisonError::into_inner);
-        let mut folder = name.folder();
-        while let Some(path) = folder {
-            match self.remove_folder(path) {
-                // Not there: never made, or removed by an earlier prune. Look further up.
-                Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {
-                    folder = folder_and_leaf(path).0;
-                }
-                // Not empty, or not ours to remove: then so is everything above it.
-                Err(_) => break,
-            }
-        }
-    }
-
-    /// Removes the folder that has the name, if nothing but empty folders is below it: a process
-    /// that was killed before it named a blob, or between the removal of a blob and that of its
-    /// folders, leaves such. Stops at the first thing that is no empty folder.
-    fn remove_empty(&self, name: &BlobName) -> Result<(), Errno> {
-        let _no_publishing = self.folders.write().unwrap_or_else(PoisonError::into_inner);
-        let mut path = name.to_string();
-        loop {
-            if let Some(leaf) = self.first_in(&path)? {
-                path = format!("{path}/{leaf}");
-                continue;
-            }
-            self.remove_folder(&path)?;
-            if path.len() == name.as_str().len() {
-                return Ok(());
-            }
-            path.truncate(path.rfind('/').unwrap_or_default());
-        }
-    }
-
-    /// The first that is listed in a folder. Fails if that is nothing that this store makes.
-    fn first_in(&self, folder: &str) -> Result<Option<String>, Errno> {
-        let opened = self.root.open_at(folder, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        for entry in Dir::new(opened)? {
-            let entry = entry?;
-            match entry.file_name().to_str() {
-                Ok("." | "..") => {}
-                Ok(leaf) if is_component(leaf) => return Ok(Some(leaf.to_owned())),
-                _ => return Err(Errno::NOTEMPTY),
-            }
-        }
-        Ok(None)
-    }
-
-    /// Removes a folder, if it is empty.
-    fn remove_folder(&self, path: &str) -> Result<(), Errno> {
-        let (above, leaf) = folder_and_leaf(path);
-        rustix::fs::unlinkat(self.root.folder(above)?, leaf, AtFlags::REMOVEDIR)
-    }
+    fn hold_publishing(&self) -> std::sync::RwLockWriteGuard<'_, ()>;
 }
 
-/// An open blob.
-#[derive(Debug)]
-pub(crate) struct Blob {
-    pub(crate) file: File,
-    /// Bytes.
+/// A version of a blob.
+pub(crate) trait Blob: fmt::Debug + Send + Sync {
+    fn stat(&self) -> Result<Stat, BlobError>;
+
+    /// Fills `into` with what is at `offset`; with zeros behind the end.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), BlobError>;
+
+    /// Writes `data` at `offset`. What is between the end and that reads as zeros.
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BlobError>;
+
+    /// Makes the blob `len` bytes longer, of which `data` are the first and the others zeros.
+    /// Returns where they begin.
+    fn append(&self, data: &[u8], len: u64) -> Result<u64, BlobError>;
+
+    /// Cuts the blob off, or makes it longer by zeros.
+    fn set_len(&self, len: u64) -> Result<(), BlobError>;
+
+    /// Cuts off what is behind `len`, if the blob still ends at `end`.
+    fn take_back(&self, len: u64, end: u64) -> Result<(), BlobError>;
+
+    /// Waits until the blob and its name are on the disk.
+    fn persist(&self) -> Result<(), BlobError>;
+
+    /// Checks the blocks from `first` on, `count` at most.
+    fn scrub(&self, first: u64, count: u64) -> Result<Found, BlobError>;
+}
+
+/// A version that is being written. Dropped before it is published, nothing is left of it.
+pub(crate) trait Incoming: fmt::Debug + Send + Sync {
+    fn blob(&self) -> Arc<dyn Blob>;
+
+    /// Makes it the blob of its name, in one step, if it is `still_wanted` when all else is done.
+    fn publish(self: Box<Self>, overwrite: bool, still_wanted: Wanted<'_>)
+    -> Result<(), BlobError>;
+}
+
+/// The properties of a version.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stat {
     pub(crate) len: u64,
-    /// When it was written.
+    /// Bytes that it takes of the disk, or of memory.
+    pub(crate) allocated: u64,
     pub(crate) modified: SystemTime,
 }
 
-fn refuse_other_types(name: &BlobName, file_type: FileType) -> Result<(), BlobError> {
-    let reason = match file_type {
-        FileType::RegularFile => return Ok(()),
-        FileType::Directory => "it is a folder",
-        FileType::Symlink => "a symbolic link is in the way",
-        _ => "it is not a regular file",
-    };
-    Err(conflict(name.to_string(), reason))
+/// Opens the store that a configuration describes.
+pub(crate) fn open(config: &BlobConfig) -> Result<Arc<dyn Store>, OpenError> {
+    Ok(match config.store {
+        StoreKind::Files => Arc::new(FileStore::open(config)?),
+        StoreKind::Memory => Arc::new(MemoryStore::new(config)),
+    })
 }
 
-/// Returns true if something that is not a blob has the name; it is not to be overwritten.
-fn is_other(folder: &Folder<'_>, leaf: &str) -> bool {
-    type_at(folder, leaf).is_ok_and(|kind| kind != FileType::RegularFile)
+/// Copies each blob to another store, which has none of these names. What is replaced or removed
+/// meanwhile is copied or not, but each blob is of one version, and checked.
+pub(crate) fn copy(from: &dyn Store, to: &dyn Store) -> Result<(), BlobError> {
+    let mut after = String::new();
+    loop {
+        let page = from.list("", &after, PAGE_ENTRIES_MAX, &|| true)?;
+        for BlobEntry { name, .. } in page.blobs {
+            match copy_blob(&BlobName::new(&name)?, from, to) {
+                Ok(()) | Err(BlobError::NotFound { .. }) => after = name,
+                Err(error) => return Err(error),
+            }
+        }
+        if !page.more {
+            return Ok(());
+        }
+    }
 }
 
-/// Mode of new files; the process's umask takes away from it.
-const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
+fn copy_blob(name: &BlobName, from: &dyn Store, to: &dyn Store) -> Result<(), BlobError> {
+    let (blob, incoming) = (from.open(name)?, to.begin(name)?);
+    let (len, copy) = (blob.stat()?.len, incoming.blob());
+    copy.set_len(len)?;
+    let mut bytes = vec![0; COPY_BYTES];
+    for offset in (0..len).step_by(COPY_BYTES) {
+        let part = &mut bytes[..files::within(offset, COPY_BYTES, len)];
+        blob.read_at(offset, part)?;
+        // Holes stay holes.
+        if part.iter().any(|byte| *byte != 0) {
+            copy.write_at(offset, part)?;
+        }
+    }
+    incoming.publish(false, &|| true)
+}
 
 #[cfg(test)]
 mod tests;

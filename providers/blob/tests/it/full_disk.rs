@@ -59,7 +59,7 @@ fn on_the_small_disk(dir: &Path) {
     for transport in TRANSPORTS {
         for sync in [false, true] {
             let mut config = BlobConfig::new(dir);
-            config.chunk_bytes = 16 << 10;
+            config.chunk_bytes = 64 << 10;
             config.sync = sync;
             let pair = Pair::new(transport, &config);
             let blobs = &pair.blobs;
@@ -74,6 +74,27 @@ fn on_the_small_disk(dir: &Path) {
             }
             assert!(blobs.get("f/small", PATIENCE).unwrap() == small);
             assert_eq!(blobs.list("", PATIENCE).unwrap().len(), 1);
+
+            // In place: nothing else is touched, and an append has happened or not.
+            let piece = pattern(64 << 10, 3);
+            let mut appended = 0;
+            let error = loop {
+                match blobs.append("f/small", &piece, PATIENCE) {
+                    Ok(_) => appended += 1,
+                    error => break refusal(error),
+                }
+                assert!(appended < 4, "the file system has no room for that");
+            };
+            let full = BlobError::NoSpace { name: "f/small".into() };
+            assert_eq!(error, full);
+            let whole = [small.clone(), piece.repeat(appended)].concat();
+            assert!(blobs.get("f/small", PATIENCE).unwrap() == whole);
+            assert_eq!(refusal(blobs.write("f/small", 0, &large, PATIENCE)), full);
+            let after = blobs.get("f/small", PATIENCE).unwrap();
+            assert_eq!(after[..10_000], large[..10_000], "the first piece has room");
+            blobs.truncate("f/small", 0, PATIENCE).unwrap();
+            blobs.put("f/small", &small, PATIENCE).unwrap();
+            assert_eq!(free(), before, "space is left occupied");
 
             // No room for another file, however small.
             let mut created = 0;
@@ -119,20 +140,30 @@ fn a_limit_on_file_sizes_is_reported_and_the_provider_goes_on() {
     let limit = Rlimit { current: Some(LIMIT), ..getrlimit(Resource::Fsize) };
     setrlimit(Resource::Fsize, limit).unwrap();
     for transport in TRANSPORTS {
-        for chunk_bytes in [4096, 1 << 20] {
+        for chunk_bytes in [64 << 10, 1 << 20] {
             let dir = tempfile::tempdir().unwrap();
             let mut config = BlobConfig::new(dir.path());
             config.chunk_bytes = chunk_bytes;
             let pair = Pair::new(transport, &config);
             let blobs = &pair.blobs;
-            let largest = pattern(LIMIT as usize, 1);
+            // Of the file, a page is not the blob's.
+            let largest = pattern(LIMIT as usize - 4096, 1);
             blobs.put("largest", &largest, PATIENCE).unwrap();
-            let larger = pattern(LIMIT as usize + 1, 2);
+            let larger = pattern(LIMIT as usize - 4095, 2);
             for name in ["larger", "largest"] {
                 let error = refusal(blobs.put(name, &larger, PATIENCE)).to_string();
                 for part in [name, "1048577 bytes", "1048576 bytes", "`ulimit -f`"] {
                     assert!(error.contains(part), "{part}: {error}");
                 }
+            }
+            let end = largest.len() as u64;
+            for longer in [
+                blobs.append("largest", b"x", PATIENCE).map(drop),
+                blobs.write("largest", end, b"x", PATIENCE),
+                blobs.truncate("largest", end + 1, PATIENCE),
+                blobs.create_sparse("sparse", end + 1, PATIENCE),
+            ] {
+                assert!(refusal(longer).to_string().contains("`ulimit -f`"));
             }
             assert!(blobs.get("largest", PATIENCE).unwrap() == largest);
             assert_eq!(blobs.list("", PATIENCE).unwrap().len(), 1);

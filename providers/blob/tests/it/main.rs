@@ -3,4 +3,5 @@
 
 mod common;
 mod full_disk;
+mod in_place;
 mod rpc;

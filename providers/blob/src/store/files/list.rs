@@ -7,24 +7,18 @@
 use std::cell::Cell;
 use std::collections::BinaryHeap;
 
-use margo::ult;
 use rustix::fs::{Dir, FileType, OFlags};
 use rustix::io::Errno;
 
-use super::Store;
+use super::super::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX, Wanted};
 use super::confine::type_at;
+use super::{Directory, blob_len};
 use crate::error::given_up;
 use crate::name::{NAME_BYTES_MAX, folder_and_leaf, is_component};
 use crate::{BlobEntry, BlobError, BlobName, ListPage};
 
-/// Most entries of a page, whatever is asked for.
-pub(crate) const PAGE_ENTRIES_MAX: usize = 1000;
-
-/// A page ends when its names have this many bytes.
-const PAGE_BYTES_MAX: usize = 64 << 10;
-
-/// After so many entries others on the execution stream have their turn: some milliseconds.
-const ENTRIES_PER_TURN: usize = 2048;
+/// After so many entries a list that nobody waits for ends: some milliseconds.
+const ENTRIES_PER_LOOK: usize = 2048;
 
 /// A step that is still to be done.
 enum Step {
@@ -34,18 +28,17 @@ enum Step {
     GoOn { folder: String, behind: String },
 }
 
-impl Store {
+impl Directory {
     /// The first `max` blobs whose names begin with `prefix` and sort behind `after`.
     ///
     /// Each page reads the folders on its way completely, because file systems do not sort. For a
-    /// folder with many entries that takes long; other ULTs run meanwhile, and it ends when it is
-    /// not `still_wanted`.
-    pub(crate) fn list(
+    /// folder with many entries that takes long; it ends when it is not `still_wanted`.
+    pub(super) fn list(
         &self,
         prefix: &str,
         after: &str,
         max: usize,
-        still_wanted: &dyn Fn() -> bool,
+        still_wanted: Wanted<'_>,
     ) -> Result<ListPage, BlobError> {
         let max = max.clamp(1, PAGE_ENTRIES_MAX);
         let mut page = ListPage { blobs: Vec::new(), more: false };
@@ -53,7 +46,7 @@ impl Store {
         // One more, to know whether there is more; not fewer for a short page, since what is kept
         // may turn out to be no blob, and each time the folder is read once more.
         let keep = PAGE_ENTRIES_MAX + 1;
-        let wanted = Wanted { prefix, after, keep, looked: Cell::new(0), still_wanted };
+        let wanted = Sought { prefix, after, keep, looked: Cell::new(0), still_wanted };
         // The next one last.
         let mut pending = self.read_folder(wanted.start(), "", &wanted)?;
         while let Some(step) = pending.pop() {
@@ -88,7 +81,7 @@ impl Store {
         &self,
         folder: &str,
         behind: &str,
-        wanted: &Wanted<'_>,
+        wanted: &Sought<'_>,
     ) -> Result<Vec<Step>, BlobError> {
         let failed = |errno| BlobError::from_errno(folder, "list", errno);
         let path = if folder.is_empty() { "." } else { folder };
@@ -145,7 +138,8 @@ impl Store {
                 let stat = rustix::fs::fstat(&fd)
                     .map_err(|errno| BlobError::from_errno(path, "stat", errno))?;
                 let is_blob = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-                Ok(is_blob.then_some(stat.st_size.unsigned_abs()))
+                // A file that is shorter than an empty blob is none.
+                Ok(blob_len(stat.st_size.unsigned_abs()).filter(|_| is_blob))
             }
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(None),
             Err(errno) => Err(BlobError::from_errno(path, "stat", errno)),
@@ -154,29 +148,26 @@ impl Store {
 }
 
 /// Which names are asked for.
-struct Wanted<'a> {
+struct Sought<'a> {
     prefix: &'a str,
     after: &'a str,
     /// Most entries of a folder that are needed at once.
     keep: usize,
     /// Entries that were looked at.
     looked: Cell<usize>,
-    still_wanted: &'a dyn Fn() -> bool,
+    still_wanted: Wanted<'a>,
 }
 
-impl<'a> Wanted<'a> {
-    /// Looks at one more entry, in its folder or for its length. Others run now and then; then this
-    /// fails if nobody waits any more.
+impl<'a> Sought<'a> {
+    /// Looks at one more entry, in its folder or for its length. Now and then this fails if nobody
+    /// waits any more.
     fn look(&self) -> Result<(), BlobError> {
         let looked = self.looked.get() + 1;
         self.looked.set(looked);
-        if looked.is_multiple_of(ENTRIES_PER_TURN) {
-            ult::yield_now();
-            if !(self.still_wanted)() {
-                return Err(given_up(self.prefix));
-            }
+        match looked.is_multiple_of(ENTRIES_PER_LOOK) && !(self.still_wanted)() {
+            true => Err(given_up(self.prefix)),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// The innermost folder that holds everything with the prefix.
@@ -202,18 +193,23 @@ impl<'a> Wanted<'a> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::path::Path;
 
+    use super::super::blocks::file_len;
     use super::*;
     use crate::BlobConfig;
 
-    const WANTED: &dyn Fn() -> bool = &|| true;
+    const WANTED: Wanted<'static> = &|| true;
 
-    fn store() -> (tempfile::TempDir, Store) {
+    fn store() -> (tempfile::TempDir, Directory) {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(&BlobConfig::new(dir.path())).unwrap();
+        let store = Directory::open(&BlobConfig::new(dir.path())).unwrap();
         (dir, store)
+    }
+
+    /// Makes a file that a list takes for a blob.
+    fn touch(path: impl AsRef<Path>) {
+        fs::File::create(path).unwrap().set_len(file_len(0)).unwrap();
     }
 
     fn names(page: ListPage) -> Vec<String> {
@@ -224,10 +220,10 @@ mod tests {
     fn no_more_of_a_folder_is_kept_than_is_needed() {
         let (dir, store) = store();
         for n in 0..50 {
-            fs::write(dir.path().join(format!("{n:02}")), b"").unwrap();
+            touch(dir.path().join(format!("{n:02}")));
         }
         let wanted =
-            Wanted { prefix: "", after: "09", keep: 4, looked: Cell::new(0), still_wanted: WANTED };
+            Sought { prefix: "", after: "09", keep: 4, looked: Cell::new(0), still_wanted: WANTED };
         let mut behind = String::new();
         for first in [10, 14, 18] {
             let mut steps = store.read_folder("", &behind, &wanted).unwrap().into_iter().rev();
@@ -249,9 +245,9 @@ mod tests {
         let (dir, store) = store();
         for n in 0..20 {
             fs::create_dir(dir.path().join(format!("a{n:02}"))).unwrap();
-            fs::write(dir.path().join(format!("b{n:02}")), b"").unwrap();
+            touch(dir.path().join(format!("b{n:02}")));
         }
-        fs::write(dir.path().join("a19/blob"), b"").unwrap();
+        touch(dir.path().join("a19/blob"));
         let page = store.list("", "", 3, WANTED).unwrap();
         assert!(page.more);
         assert_eq!(names(page), ["a19/blob", "b00", "b01"]);
@@ -262,48 +258,11 @@ mod tests {
         assert_eq!((page.more, names(page)), (false, vec!["a19/blob".to_owned()]));
     }
 
-    /// Lists the first `max` of `count` blobs. Whether others ran meanwhile.
-    fn lets_others_run(count: usize, max: usize) -> bool {
-        let (dir, store) = store();
-        for n in 0..count {
-            fs::write(dir.path().join(format!("{n:04}")), b"").unwrap();
-        }
-        let service = margo::init("{}").unwrap();
-        let pool = service.layout().rpc_pool();
-        let same = pool.clone();
-        let listing = pool.spawn(move || {
-            let has_run = Arc::new(AtomicBool::new(false));
-            let runs = has_run.clone();
-            drop(same.spawn(move || runs.store(true, Ordering::Relaxed)).unwrap());
-            let page = store.list("", "", max, WANTED).unwrap();
-            assert!(names(page).into_iter().eq((0..max).map(|n| format!("{n:04}"))));
-            has_run.load(Ordering::Relaxed)
-        });
-        let has_run = listing.unwrap().join().unwrap();
-        service.finalize_and_wait().unwrap();
-        has_run
-    }
-
-    #[test]
-    fn others_run_while_a_long_folder_is_read() {
-        assert!(lets_others_run(ENTRIES_PER_TURN, 3), "it held its execution stream");
-    }
-
-    #[test]
-    fn others_run_while_many_lengths_are_looked_up() {
-        let few = ENTRIES_PER_TURN / 2;
-        assert!(!lets_others_run(few, 3), "then the next one shows nothing");
-        assert!(
-            lets_others_run(few + PAGE_ENTRIES_MAX / 10, PAGE_ENTRIES_MAX),
-            "it held its stream"
-        );
-    }
-
     #[test]
     fn a_list_that_was_given_up_ends() {
         let (dir, store) = store();
-        for n in 0..ENTRIES_PER_TURN {
-            fs::write(dir.path().join(format!("f{n:04}")), b"").unwrap();
+        for n in 0..ENTRIES_PER_LOOK {
+            touch(dir.path().join(format!("f{n:04}")));
         }
         let error = store.list("f", "", 3, &|| false).unwrap_err();
         assert_eq!(error, BlobError::GivenUp { name: "f".into() });
