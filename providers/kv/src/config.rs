@@ -202,7 +202,7 @@ mod tests {
             with("views", json!(-1)),
             with("view_idle_ms", json!("1s")),
             with("waiters", json!((1_u64 << 40) + 1)),
-            with("waitres", json!(1)),
+            with("waiter", json!(1)),
         ] {
             let read = KvConfig::from_json(&value);
             assert_eq!(validator.is_valid(&value), read.is_ok(), "{value}: {read:?}");
