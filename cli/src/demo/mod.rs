@@ -2,7 +2,8 @@
 //!
 //! For each transport: a second process, the target, is started as `margo serve` with the
 //! quickstart configuration (`target.rs`); every file is stored there by RPC and bulk transfer,
-//! read back, and compared by checksum (`session.rs`); then a few lines say how it went
+//! read back, and compared by checksum; the checksums go to a key-value store, and are got again
+//! (`session.rs`); then a few lines say how it went
 //! (`report.rs`). The target and its directory are gone when this ends, however it ends.
 
 mod bar;

@@ -29,6 +29,16 @@ pub(super) fn lines(transport: &str, outcome: &Outcome) -> Vec<String> {
         row("write", rate(size, outcome.storing)),
         row("read", rate(size, outcome.reading)),
         row(
+            "keys",
+            format!(
+                "{} put durably in {}, get p50 {}, p99 {}",
+                thousands(outcome.gets.len() as u64),
+                millis(outcome.putting),
+                micros(percentile(&outcome.gets, 50)),
+                micros(percentile(&outcome.gets, 99)),
+            ),
+        ),
+        row(
             "RPC",
             format!(
                 "p50 {}, p99 {} ({})",
@@ -58,6 +68,10 @@ fn row(what: &str, text: String) -> String {
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or_default()
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
 }
 
 fn micros(time: Duration) -> String {
@@ -96,6 +110,8 @@ mod tests {
             bytes: 3 << 20,
             storing: Duration::from_millis(1500),
             reading: Duration::from_millis(750),
+            putting: Duration::from_micros(4200),
+            gets: vec![Duration::from_nanos(2500); 14],
             calls: vec![Duration::from_nanos(1250); 2000],
             pools: vec![PoolRow {
                 name: "__primary__".to_owned(),
@@ -108,6 +124,7 @@ mod tests {
 na+sm   14 files, 3.0 MiB: stored and read back, all checksums equal
         write   2.0 MiB/s
         read    4.0 MiB/s
+        keys    14 put durably in 4.2 ms, get p50 2.5 us, p99 2.5 us
         RPC     p50 1.2 us, p99 1.2 us (2,000 echo calls)
         target  pool __primary__ ran 2,345 ULTs, 12,345 switch-ins";
         assert_eq!(lines("na+sm", &outcome).join("\n"), expected);

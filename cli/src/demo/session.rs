@@ -1,4 +1,4 @@
-//! One transport's part of the demo: store, read back, compare, measure.
+//! One transport's part of the demo: store, read back, compare, index, measure.
 
 use std::fs;
 use std::io::Read;
@@ -8,16 +8,20 @@ use std::time::{Duration, Instant};
 use margo::{Instance, ProviderHandle};
 use margo_provider_blob::{BlobClient, Checksum};
 use margo_provider_echo::EchoClient;
+use margo_provider_kv::KvClient;
 
 use super::bar::Bar;
 use super::files::{File, Files};
-use super::target::{ECHO, STORE, Slot};
+use super::target::{ECHO, KEYS, STORE, Slot};
 use crate::serve::pool_stats::{POOL_STATS, PoolRow};
 use margo::daemon::Failure;
 
 /// Calls whose time is measured, after some that are not.
 const CALLS: usize = 2000;
 const CALLS_WARM_UP: usize = 200;
+
+/// Most keys of one batch.
+const BATCH: usize = 1000;
 
 /// Time for a call, whatever it moves; only a target that hangs takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,6 +37,9 @@ pub(super) struct Outcome {
     /// Time spent in calls that store, and in calls that read.
     pub(super) storing: Duration,
     pub(super) reading: Duration,
+    /// The time to put the checksums into the key-value store, and that of each get, sorted.
+    pub(super) putting: Duration,
+    pub(super) gets: Vec<Duration>,
     /// The time of each echo RPC, sorted.
     pub(super) calls: Vec<Duration>,
     pub(super) pools: Vec<PoolRow>,
@@ -42,6 +49,7 @@ pub(super) struct Outcome {
 pub(super) struct Session {
     instance: Instance,
     blobs: BlobClient,
+    keys: KvClient,
     echo: EchoClient,
     files: Arc<Files>,
     bar: Bar,
@@ -69,6 +77,7 @@ impl Session {
         Ok(Self {
             instance: instance.clone(),
             blobs: BlobClient::new(instance, ProviderHandle::new(target.clone(), STORE)),
+            keys: KvClient::new(instance, ProviderHandle::new(target.clone(), KEYS)),
             echo: EchoClient::new(instance, ProviderHandle::new(target, ECHO)),
             files,
             bar,
@@ -81,11 +90,14 @@ impl Session {
         let files = self.files.clone();
         let (stored, storing) = self.store(&files)?;
         let reading = self.read_back(&files, &stored)?;
+        let (putting, gets) = self.index(&files, &stored)?;
         Ok(Outcome {
             files: files.list.len() as u64,
             bytes: stored.iter().map(|file| file.len as u64).sum(),
             storing,
             reading,
+            putting,
+            gets,
             calls: self.measure_calls()?,
             pools: self.pools()?,
         })
@@ -144,6 +156,39 @@ impl Session {
             self.bar.advance("reading back", index + 1, file.len);
         }
         Ok(time)
+    }
+
+    /// Puts the checksum of each file under its name into the key-value store, in batches that are
+    /// on the disk when they return; gets them again, one by one, and compares.
+    fn index(
+        &self,
+        files: &Files,
+        stored: &[Stored],
+    ) -> Result<(Duration, Vec<Duration>), Failure> {
+        let failed = |error| Failure::new("cannot store the checksums", error);
+        let sums: Vec<_> = stored.iter().map(|file| file.checksum.to_string()).collect();
+        let pairs: Vec<_> = files.list.iter().map(|file| &*file.blob).zip(&sums).collect();
+        let begun = Instant::now();
+        for some in pairs.chunks(BATCH) {
+            let batch = some.iter().fold(self.keys.batch().atomic(), |batch, (name, sum)| {
+                batch.put(name.as_bytes(), sum.as_bytes())
+            });
+            batch.run(PATIENCE).map_err(failed)?;
+        }
+        let putting = begun.elapsed();
+        let mut gets = Vec::with_capacity(sums.len());
+        for (name, sum) in pairs {
+            self.slot.check()?;
+            let begun = Instant::now();
+            let found = self.keys.get(name.as_bytes(), PATIENCE);
+            gets.push(begun.elapsed());
+            let found = found.map_err(|error| Failure::new("cannot get a checksum", error))?;
+            if *found.value != *sum.as_bytes() {
+                return Err(Failure::new("another checksum came back than was stored", name));
+            }
+        }
+        gets.sort_unstable();
+        Ok((putting, gets))
     }
 
     fn measure_calls(&self) -> Result<Vec<Duration>, Failure> {

@@ -34,6 +34,7 @@ use margo::daemon::Failure;
 /// Which of its providers are used.
 pub(super) const STORE: ProviderId = ProviderId::new(1);
 pub(super) const ECHO: ProviderId = ProviderId::new(2);
+pub(super) const KEYS: ProviderId = ProviderId::new(3);
 
 /// How long the target may take to start; a loaded machine needs less.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -208,8 +209,8 @@ impl Drop for Target {
     }
 }
 
-/// The quickstart configuration, at another address, with a directory of its own and an echo
-/// provider to measure with.
+/// The quickstart configuration, at another address, with a directory of its own, an echo provider
+/// to measure with, and a key-value store.
 fn configuration(listen: &str, dir: &Path) -> Result<String, Failure> {
     let broken = |why: &str| Failure::new("the quickstart sample", why);
     let (_, sample) = margo_config::samples()
@@ -218,9 +219,8 @@ fn configuration(listen: &str, dir: &Path) -> Result<String, Failure> {
         .ok_or_else(|| broken("is missing"))?;
     let mut config = Config::from_json(sample).map_err(|error| broken(&error.to_string()))?;
     config.margo.address = listen.to_owned();
-    let path = dir.join("blobs");
-    let path = path.to_str().ok_or_else(|| {
-        Failure::Failed(format!("the temporary directory {} is not UTF-8", path.display()))
+    let dir = dir.to_str().ok_or_else(|| {
+        Failure::Failed(format!("the temporary directory {} is not UTF-8", dir.display()))
     })?;
     let store = config
         .margo
@@ -228,13 +228,21 @@ fn configuration(listen: &str, dir: &Path) -> Result<String, Failure> {
         .iter_mut()
         .find(|provider| provider.type_name == "blob")
         .ok_or_else(|| broken("has no blob provider"))?;
-    store.config.insert("path".to_owned(), path.into());
+    store.config.insert("path".to_owned(), format!("{dir}/blobs").into());
     config.margo.providers.push(Provider {
         type_name: "echo".to_owned(),
         name: Some("echo".to_owned()),
         provider_id: Some(ECHO.get()),
         ..Provider::default()
     });
+    let mut keys = Provider {
+        type_name: "kv".to_owned(),
+        provider_id: Some(KEYS.get()),
+        ..Provider::default()
+    };
+    let place = serde_json::json!({ "kind": "redb", "path": format!("{dir}/keys") });
+    keys.config.insert("store".to_owned(), place);
+    config.margo.providers.push(keys);
     Ok(config.to_json_pretty())
 }
 
@@ -252,7 +260,7 @@ mod tests {
             assert_eq!(config.margo.address, transport.listen);
             let store = &config.margo.providers[0].config;
             assert_eq!(store["path"], dir.path().join("blobs").to_str().unwrap());
-            assert_eq!(config.margo.providers.len(), 2);
+            assert_eq!(config.margo.providers.len(), 3);
         }
     }
 }

@@ -20,15 +20,16 @@ fn stores_and_reads_back_over_both_transports() {
 
     let lines: Vec<_> = ended.stdout.lines().collect();
     assert!(lines[0].starts_with("storing 5 files, 2.9 MiB (1 skipped)"), "{ended:#?}");
-    assert_eq!(lines.len(), 11, "{ended:#?}");
-    for (transport, report) in [("na+sm", &lines[1..6]), ("na+tcp", &lines[6..11])] {
+    assert_eq!(lines.len(), 13, "{ended:#?}");
+    for (transport, report) in [("na+sm", &lines[1..7]), ("na+tcp", &lines[7..13])] {
         let expected = "5 files, 2.9 MiB: stored and read back, all checksums equal";
         assert_eq!(report[0], format!("{transport:<8}{expected}"));
         for (line, words) in [
             (report[1], ["write ", " MiB/s"]),
             (report[2], ["read ", " MiB/s"]),
-            (report[3], ["RPC     p50 ", "us (2,000 echo calls)"]),
-            (report[4], ["target  pool __primary__ ran 2,", " switch-ins"]),
+            (report[3], ["keys    5 put durably in ", " ms, get p50 "]),
+            (report[4], ["RPC     p50 ", "us (2,000 echo calls)"]),
+            (report[5], ["target  pool __primary__ ran 2,", " switch-ins"]),
         ] {
             assert!(words.iter().all(|word| line.contains(word)), "{line}");
         }
