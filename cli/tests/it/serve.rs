@@ -358,10 +358,10 @@ fn what_it_cannot_serve_is_said() {
         ("{}", &["-", "--address", "na+tcp://127.0.0.1:99999"], 1, "99999"),
         ("{}", &["-", "--address-file", "no/where"], 1, "the address file: no/where"),
         (
-            r#"{ "margo": { "providers": [{ "type": "kv", "provider_id": 1 }] } }"#,
+            r#"{ "margo": { "providers": [{ "type": "kiosk", "provider_id": 1 }] } }"#,
             &["-"],
             1,
-            "no component of type `kv` (this program has: blob, echo)",
+            "no component of type `kiosk` (this program has: blob, echo, kv)",
         ),
         (
             r#"{ "margo": { "providers": [{ "type": "blob", "provider_id": 1 }] } }"#,
