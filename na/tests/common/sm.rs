@@ -381,6 +381,9 @@ pub(crate) fn recv_any(socket: &OwnedFd) -> Option<Vec<u8>> {
     match rustix::net::recv(socket, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
         Ok((len, _)) => Some(bytes[..len].to_vec()),
         Err(rustix::io::Errno::AGAIN) => None,
+        // The other side has closed with something unread. The kernel says so once, and before what
+        // had been sent.
+        Err(rustix::io::Errno::CONNRESET) => recv_any(socket),
         Err(_) => Some(Vec::new()),
     }
 }
