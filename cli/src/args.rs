@@ -209,7 +209,7 @@ pub(crate) enum KvCommand {
     },
     /// Prints keys and their values, each pair as one line of JSON: {"key": "a", "value": "1"}.
     ///
-    /// What is no text is {"base64": "/w=="}. All of them are of one moment.
+    /// Bytes that are no text are {"base64": "/w=="}. All keys are of one moment.
     Dump {
         #[command(flatten)]
         of: KvArgs,

@@ -49,7 +49,7 @@ pub enum AdminRequest {
     StopProvider {
         /// The name.
         name: String,
-        /// How long to wait at most, milliseconds. Default 10 s.
+        /// How long to wait at most, milliseconds, and no longer than the caller. Default 10 s.
         #[serde(default = "limit_msec")]
         limit_msec: u64,
     },
@@ -57,7 +57,7 @@ pub enum AdminRequest {
     DrainProvider {
         /// The name.
         name: String,
-        /// How long to wait at most, milliseconds. Default 10 s.
+        /// How long to wait at most, milliseconds, and no longer than the caller. Default 10 s.
         #[serde(default = "limit_msec")]
         limit_msec: u64,
     },

@@ -4,7 +4,7 @@
 //! after the other; progress goes on meanwhile.
 
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -90,7 +90,11 @@ impl Instance {
         }
         // The RPC lives as long as the instance, the providers as long as their owner wants.
         let (pool, own) = (self.layout().progress_pool(), Arc::downgrade(&administered.0));
+        let refused = AtomicU64::new(0);
         self.serve(ADMIN).pool(&pool).internal(Internal::Admin).handler(move |request| {
+            if let Err(reason) = may(request.instance().inner(), request.principal()) {
+                return refuse(&request, reason, &refused);
+            }
             let (own, components) = (own.clone(), components.clone());
             let inner = request.instance().inner().clone();
             let thread = std::thread::Builder::new().name("margo-admin".to_owned());
@@ -112,43 +116,58 @@ impl Instance {
     }
 }
 
+type Request = Handle<String, (i32, String)>;
+
 fn answer(
     inner: &Inner,
-    request: Handle<String, (i32, String)>,
+    request: Request,
     administered: &Weak<Mutex<RunningProviders>>,
     components: &[Box<dyn Component>],
 ) {
-    let (instance, caller) = (request.instance(), request.principal());
     let asked = serde_json::from_str::<AdminRequest>(request.args());
-    let done = match (may(inner, caller), &asked) {
-        (Err(reason), _) => (NOT_ALLOWED, reason),
-        (Ok(()), Err(error)) => (FAILED, format!("it is no request that is known here: {error}")),
-        (Ok(()), Ok(asked)) => {
-            let done = administered.upgrade().ok_or_else(|| "the instance ends".to_owned());
-            let done = done.and_then(|providers| {
-                // One act at a time.
-                act(instance, asked, &mut lock(&providers), components)
-            });
-            done.map_or_else(|reason| (FAILED, reason), |told| (DONE, told.to_string()))
-        }
+    let done = match &asked {
+        Err(error) => Err(format!("it is no request that is known here: {error}")),
+        Ok(asked) => administered.upgrade().ok_or_else(|| "the instance ends".to_owned()).and_then(
+            // One act at a time.
+            |providers| act(&request, asked, &mut lock(&providers), components),
+        ),
     };
-    let act = asked.as_ref().map_or_else(|_| "unknown".to_owned(), AdminRequest::to_string);
-    if done.0 != DONE || asked.is_ok_and(|asked| asked.changes()) {
-        let (is_done, why) = (done.0 == DONE, (done.0 != DONE).then(|| done.1.clone()));
-        let origin = request.origin();
-        match &why {
-            None => log!(inner.log, INFO, %origin, %caller, act, "administered"),
-            Some(why) => {
-                log!(inner.log, WARN, %origin, %caller, act, why, "not administered");
+    let name = asked.as_ref().map_or_else(|_| "unknown".to_owned(), AdminRequest::to_string);
+    if done.is_err() || asked.is_ok_and(|asked| asked.changes()) {
+        let (origin, caller) = (request.origin(), request.principal());
+        match &done {
+            Ok(_) => log!(inner.log, INFO, %origin, %caller, act = name, "administered"),
+            Err(why) => {
+                log!(inner.log, WARN, %origin, %caller, act = name, why, "not administered");
             }
         }
-        if let Some(audit) = &inner.audit {
-            let (caller, origin) = (caller.to_string(), origin.to_string());
-            audit.record(|| AuditEvent::Admin { act, done: is_done, why, caller, origin });
-        }
+        record(&request, name, done.as_ref().err());
     }
+    let done = done.map_or_else(|reason| (FAILED, reason), |told| (DONE, told.to_string()));
     // Who is gone needs no answer.
     let _ = request.respond(&done);
+}
+
+/// Answers a caller who may do nothing, whatever it asks for.
+fn refuse(request: &Request, reason: String, refused: &AtomicU64) {
+    let count = refused.fetch_add(1, Ordering::Relaxed) + 1;
+    // A peer that asks for nothing else must not fill the log.
+    if count.is_power_of_two() {
+        let (log, origin, caller) =
+            (&request.instance().inner().log, request.origin(), request.principal());
+        log!(log, WARN, %origin, %caller, count, reason, "a peer may not administer this instance");
+    }
+    record(request, "not read".to_owned(), Some(&reason));
+    // Who is gone needs no answer.
+    let _ = request.respond(&(NOT_ALLOWED, reason));
+}
+
+fn record(request: &Request, act: String, why: Option<&String>) {
+    if let Some(audit) = &request.instance().inner().audit {
+        let (caller, origin) = (request.principal().to_string(), request.origin().to_string());
+        let (done, why) = (why.is_none(), why.cloned());
+        audit.record(|| AuditEvent::Admin { act, done, why, caller, origin });
+    }
 }
 
 /// Returns whether a caller whom the rules have let in may administer the instance, or else why
@@ -167,12 +186,18 @@ fn may(inner: &Inner, caller: Principal) -> Result<(), String> {
 }
 
 fn act(
-    instance: &Instance,
+    request: &Request,
     asked: &AdminRequest,
     providers: &mut RunningProviders,
     components: &[Box<dyn Component>],
 ) -> Result<Value, String> {
+    let instance = request.instance();
     let layout = instance.layout();
+    // Nobody else is served meanwhile, so nothing is waited for longer than by the caller.
+    let limit = |msec: &u64| {
+        let limit = Duration::from_millis(*msec);
+        request.remaining().map_or(limit, |left| limit.min(left))
+    };
     let text = |error: &dyn ToString| error.to_string();
     let nothing = |()| Value::Null;
     match asked {
@@ -189,14 +214,12 @@ fn act(
             Ok(json!({ "name": providers.names().last() }))
         }
         AdminRequest::StopProvider { name, limit_msec } => {
-            let limit = Duration::from_millis(*limit_msec);
-            providers.stop(name, limit).map_err(|error| text(&error))?;
+            providers.stop(name, limit(limit_msec)).map_err(|error| text(&error))?;
             instance.inner().provider_configs.leave(name);
             Ok(Value::Null)
         }
         AdminRequest::DrainProvider { name, limit_msec } => {
-            let limit = Duration::from_millis(*limit_msec);
-            providers.drain_one(name, limit).map(nothing).map_err(|error| text(&error))
+            providers.drain_one(name, limit(limit_msec)).map(nothing).map_err(|error| text(&error))
         }
         AdminRequest::MoveProvider { name, pool } => {
             let found = layout.find_pool(&**pool).map_err(|error| text(&error))?;

@@ -19,7 +19,7 @@ pub(crate) struct ProviderConfigs(Mutex<Known>);
 struct Known {
     /// The providers that tell, by name.
     told: Vec<(String, Ask)>,
-    /// Those that were started after the instance.
+    /// Providers that were started after the instance.
     added: Vec<Provider>,
     /// The names of those of the first document that were stopped.
     gone: Vec<String>,

@@ -355,7 +355,8 @@ impl Instance {
         let place = document.margo.providers.len();
         document.margo.providers.push(entry.clone());
         let resolved = document.resolve(&margo_config::process_env).map_err(|errors| {
-            errors.to_string().replace(&format!("margo.providers[{place}]"), "provider")
+            let text = errors.to_string().replace(&format!("margo.providers[{place}]"), "provider");
+            text.trim_end().replace('\n', "; ")
         })?;
         let wanted = &resolved.providers[place];
         let component = plan(components, wanted, &resolved).map_err(|error| error.to_string())?;

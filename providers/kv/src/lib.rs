@@ -48,7 +48,6 @@ struct Guide;
 
 mod client;
 mod config;
-#[allow(dead_code, reason = "counts of its queue that only tests look at")]
 mod engine;
 mod error;
 mod model;

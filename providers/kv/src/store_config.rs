@@ -206,7 +206,6 @@ impl StoreConfig {
     }
 
     /// The JSON Schema of the object.
-    #[allow(dead_code, reason = "used by the provider")]
     pub(crate) fn schema() -> Value {
         let Self { max_key_bytes, max_value_bytes, cache_bytes, .. } = Self::default();
         let Self { max_queued_requests, max_queued_bytes, .. } = Self::default();

@@ -4,7 +4,7 @@
 //! there are `buffers` for all requests together, taken first come, first served. Requests that
 //! suspend with a file open are bounded ([`PLACES`]), and so are files, however many ask at once.
 //!
-//! What a request does to files is done in closures on other threads ([`Service::on_store`]). They
+//! Other threads use the files, in closures of the handlers ([`Service::on_store`]). They
 //! have let go of the store when they return, so that the directory is free when the last handler
 //! is over.
 

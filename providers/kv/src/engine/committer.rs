@@ -137,7 +137,7 @@ impl Committer {
 
     /// # Errors
     ///
-    /// Those of the store. No outcome holds then, since each may rest on changes before it.
+    /// The store's. No outcome holds then, since each may rest on changes before it.
     fn try_commit(
         &mut self,
         requests: Vec<Request>,

@@ -20,7 +20,6 @@ mod tests;
 mod view;
 mod writer;
 
-use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,7 +31,6 @@ use store::hashed::HashedStore;
 use store::interface::{Store, Usage};
 use store::ordered::OrderedStore;
 use store::redb::RedbStore;
-#[allow(unused_imports, reason = "used by the provider")]
 pub(crate) use view::{Record, View};
 use writer::Writer;
 
@@ -119,19 +117,6 @@ impl Database {
     pub(crate) fn restore(&self, snapshot: &Path) -> Result<(), KvError> {
         let snapshot = Some(snapshot.to_owned());
         self.ask(Request { snapshot, ..Request::default() }, None).map(drop)
-    }
-
-    /// Reads all records and checks them. Returns how many there are.
-    ///
-    /// Takes as long as to read all: for `ult::blocking`.
-    pub(crate) fn scrub(&self) -> Result<u64, KvError> {
-        let mut records = 0;
-        let all = (Bound::Unbounded, Bound::Unbounded);
-        self.view()?.scan(all, false, &mut |_, _| {
-            records += 1;
-            ControlFlow::Continue(())
-        })?;
-        Ok(records)
     }
 
     /// Makes changes, in the order in which they are asked for, and returns when they are as safe

@@ -62,7 +62,6 @@ impl Drop for Caller {
 /// A request that waits. Dropped, it answers that the store failed.
 struct Waiting {
     request: Request,
-    bytes: usize,
     deadline: Option<Instant>,
     ticket: Arc<Ticket>,
 }
@@ -181,7 +180,7 @@ impl Writer {
         let ticket = Arc::new(Ticket::default());
         let caller = Caller(ticket.clone());
         let bytes = bytes_of(&request.batch);
-        let waiting = Waiting { request, bytes, deadline, ticket };
+        let waiting = Waiting { request, deadline, ticket };
         {
             let mut requests = queue.lock();
             // One that is larger than the bound is taken when nothing else waits.

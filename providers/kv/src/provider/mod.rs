@@ -133,8 +133,12 @@ impl RunningProvider for KvProvider {
     fn snapshot(&self, to: &Path) -> Result<(), BoxError> {
         let failed = |error| format!("{}: {error}", to.display());
         std::fs::create_dir(to).map_err(failed)?;
-        self.serving.0.database.snapshot_to(&to.join(SNAPSHOT))?;
-        Ok(())
+        let written = self.serving.0.database.snapshot_to(&to.join(SNAPSHOT));
+        if written.is_err() {
+            // An empty folder would be in the way of the next one.
+            let _ = std::fs::remove_dir(to);
+        }
+        Ok(written.map(drop)?)
     }
 
     /// Fills the database, which must be empty. Other changes wait meanwhile.

@@ -153,9 +153,9 @@ fn sum_of(block: &[u8]) -> u64 {
 pub(crate) struct Found {
     /// Blocks that were looked at.
     pub(crate) blocks: u64,
-    /// Those that had no sum, and have one now.
+    /// Blocks that had no sum, and have one now.
     pub(crate) sealed: u64,
-    /// Those that are damaged.
+    /// Numbers of the blocks that are damaged.
     pub(crate) damaged: Vec<u64>,
 }
 

@@ -45,7 +45,7 @@ impl Usage {
 pub(crate) enum Keeps {
     /// None: it is the memory of the process. Its view is always the same one.
     Nothing,
-    /// Those that are synced, and all before them.
+    /// The last one that was synced, and all before it.
     Synced,
     /// All.
     Committed,

@@ -28,7 +28,6 @@ fn a_snapshot_has_all_records_and_their_versions() {
         let records = database.all_records().unwrap();
         assert_eq!(database.snapshot_to(&path), Ok(300));
         assert!(matches!(database.snapshot_to(&path), Err(KvError::Failed(_))), "it is there");
-        assert_eq!(database.scrub(), Ok(300));
         let folder = dir.path().join(format!("restored {number}"));
         std::fs::create_dir(&folder).unwrap();
         for config in every_store(&folder) {
