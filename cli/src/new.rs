@@ -15,7 +15,7 @@ use crate::support::output;
 const FILES: [(&str, &str); 6] = [
     ("Cargo.toml", include_str!("../templates/Cargo.toml.in")),
     ("README.md", include_str!("../templates/README.md.in")),
-    ("template-name.json", include_str!("../templates/document.json")),
+    ("template-name.json", include_str!("../templates/template-name.json")),
     ("src/lib.rs", include_str!("../templates/src/lib.rs")),
     ("src/main.rs", include_str!("../templates/src/main.rs")),
     ("tests/service.rs", include_str!("../templates/tests/service.rs")),
