@@ -33,16 +33,16 @@ pub struct KvConfig {
     pub page_bytes: u64,
     /// `bulk_bytes`: memory for values that are moved by bulk transfer, of all requests together;
     /// so also the most that one batch may have of these, and the longest value that is read so.
-    /// Others wait. A caller has half of it, or one request. Default 1 GiB.
+    /// Others wait. A host or user has half of it, or one request. Default 1 GiB.
     pub bulk_bytes: u64,
     /// `views`: how many views of the database are kept for lists that are under way, of all
-    /// callers together; a caller has an eighth, and at least one. Default 128.
+    /// callers together; a host or user has an eighth, and at least one. Default 128.
     pub views: u64,
     /// `view_idle_ms`: how long the next page of a list may be waited for, in milliseconds. Default
     /// 30,000.
     pub view_idle_ms: u64,
-    /// `waiters`: how many calls may wait for keys, of all callers together; a caller has half of
-    /// them, and at least one. Default 4,096.
+    /// `waiters`: how many calls may wait for keys, of all callers together; a host or user has
+    /// half of them, and at least one. Default 4,096.
     pub waiters: u64,
 }
 
@@ -117,12 +117,12 @@ impl KvConfig {
                     FIGURES, bulk_bytes,
                     "Memory for values that are moved by bulk transfer, of all requests together; \
                      so also the most that one batch may have of these, and the longest value that \
-                     is read so. Others wait. A caller has half of it, or one request."
+                     is read so. Others wait. A host or user has half of it, or one request."
                 ),
                 "views": figure(
                     FIGURES, views,
                     "How many views of the database are kept for lists that are under way, of all \
-                     callers together; a caller has an eighth, and at least one."
+                     callers together; a host or user has an eighth, and at least one."
                 ),
                 "view_idle_ms": figure(
                     FIGURES, view_idle_ms,
@@ -130,8 +130,8 @@ impl KvConfig {
                 ),
                 "waiters": figure(
                     FIGURES, waiters,
-                    "How many calls may wait for keys, of all callers together; a caller has half \
-                     of them, and at least one."
+                    "How many calls may wait for keys, of all callers together; a host or user \
+                     has half of them, and at least one."
                 )
             },
             "required": ["store"],

@@ -1,13 +1,13 @@
 //! A bound on the bytes that requests hold for bulk transfers, first come, first served.
 //!
-//! A caller has half of them at most, or one request, so that others find some; who waits because
-//! of its own share is passed over. A request that waits for bytes that are not there holds up
-//! those behind it: a large one would never have its turn otherwise.
+//! The callers of a host or user have half of them at most, or one request, so that others find
+//! some; who waits because of its own share is passed over. A request that waits for bytes that are
+//! not there holds up those behind it: a large one would never have its turn otherwise.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use margo::Addr;
+use margo::Principal;
 use margo::ult::{Eventual, Selectable, wait_any};
 
 pub(super) struct Budget {
@@ -18,12 +18,12 @@ pub(super) struct Budget {
 #[derive(Default)]
 struct Lent {
     bytes: u64,
-    of_callers: HashMap<Addr, u64>,
+    of_callers: HashMap<Principal, u64>,
     waiting: VecDeque<Arc<Turn>>,
 }
 
 struct Turn {
-    caller: Addr,
+    caller: Principal,
     bytes: u64,
     granted: Eventual<()>,
 }
@@ -54,12 +54,12 @@ impl Budget {
     /// `canceled` was ready before.
     pub(super) fn take(
         &self,
-        caller: &Addr,
+        caller: Principal,
         bytes: u64,
         canceled: &dyn Selectable,
     ) -> Option<Loan<'_>> {
         debug_assert!(bytes <= self.most, "it would wait for ever");
-        let turn = Turn { caller: caller.clone(), bytes, granted: Eventual::new() };
+        let turn = Turn { caller, bytes, granted: Eventual::new() };
         let turn = Arc::new(turn);
         let mut state = self.state();
         state.waiting.push_back(turn.clone());
@@ -82,7 +82,7 @@ impl Budget {
                 break;
             } else if let Some(turn) = state.waiting.remove(at) {
                 state.bytes += turn.bytes;
-                *state.of_callers.entry(turn.caller.clone()).or_default() += turn.bytes;
+                *state.of_callers.entry(turn.caller).or_default() += turn.bytes;
                 granted.push(turn);
             }
         }
@@ -116,43 +116,38 @@ impl Drop for Loan<'_> {
 
 #[cfg(test)]
 mod tests {
-    use margo::Instance;
-
     use super::*;
 
     #[test]
     fn a_caller_has_half_and_those_who_wait_have_their_turn() {
-        let service = Instance::builder("na+sm://").start().unwrap();
-        let caller = |n| service.lookup(&format!("na+sm://nobody-{n}")).unwrap();
-        let (first, second) = (caller(1), caller(2));
+        let [first, second, third] = [1, 2, 3].map(Principal::User);
         let budget = Budget::new(100);
         let (never, at_once) = (Eventual::<()>::new(), Eventual::new());
         at_once.set(()).unwrap();
 
-        let large = budget.take(&first, 90, &never).unwrap();
-        assert!(budget.take(&first, 1, &at_once).is_none(), "more than half");
-        assert!(budget.take(&second, 11, &at_once).is_none(), "not there");
-        let small = budget.take(&second, 10, &never).unwrap();
+        let large = budget.take(first, 90, &never).unwrap();
+        assert!(budget.take(first, 1, &at_once).is_none(), "more than half");
+        assert!(budget.take(second, 11, &at_once).is_none(), "not there");
+        let small = budget.take(second, 10, &never).unwrap();
         assert_eq!(budget.bytes(), 100);
         drop(small);
 
         // The first in the queue is over its own share and holds nobody up; the second is not.
         std::thread::scope(|scope| {
-            let over = scope.spawn(|| budget.take(&first, 5, &never).map(drop).is_some());
+            let over = scope.spawn(|| budget.take(first, 5, &never).map(drop).is_some());
             while budget.state().waiting.is_empty() {
                 std::thread::yield_now();
             }
-            drop(budget.take(&second, 10, &never).unwrap());
-            let wide = scope.spawn(|| budget.take(&second, 50, &never).map(drop).is_some());
+            drop(budget.take(second, 10, &never).unwrap());
+            let wide = scope.spawn(|| budget.take(second, 50, &never).map(drop).is_some());
             while budget.state().waiting.len() < 2 {
                 std::thread::yield_now();
             }
-            assert!(budget.take(&caller(3), 1, &at_once).is_none(), "behind one that waits");
+            assert!(budget.take(third, 1, &at_once).is_none(), "behind one that waits");
             drop(large);
             assert!(over.join().unwrap() && wide.join().unwrap());
         });
         assert_eq!(budget.bytes(), 0);
         assert!(budget.state().of_callers.is_empty());
-        service.finalize_and_wait().unwrap();
     }
 }

@@ -120,7 +120,7 @@ impl Service {
             if len > most {
                 return Err(KvError::TooLong { what: "a value".to_owned(), len, most });
             }
-            let taken = self.budget.take(request.origin(), len, token.event());
+            let taken = self.budget.take(request.principal(), len, token.event());
             let _loan = taken.ok_or(KvError::Deadline)?;
             let Some((version, value)) = copy(&*view, key, len)? else {
                 // In memory it may be another one by now.
@@ -189,7 +189,7 @@ impl Service {
             return Err(KvError::TooLong { what: "a batch".to_owned(), len: sum, most });
         }
         let token = request.cancel_token();
-        let taken = self.budget.take(request.origin(), sum, token.event());
+        let taken = self.budget.take(request.principal(), sum, token.event());
         // Held until the database has the values.
         let _loan = taken.ok_or(KvError::Deadline)?;
         let parts = lens.iter().map(|len| zeroed(*len, *len)).collect::<Result<_, _>>()?;
@@ -246,7 +246,7 @@ impl Service {
             view = self.database.snapshot()?;
             page = Filling::of(&*view, args, self.page_bytes, &canceled)?;
         }
-        Ok(page.page(|| self.views.keep(owner, view)))
+        Ok(page.page(|| self.views.keep(owner, request.principal(), view)))
     }
 
     pub(super) fn wait<R>(&self, request: &Handle<WaitArgs, R>) -> Result<Found, KvError> {
@@ -258,7 +258,7 @@ impl Service {
         }
         let token = request.cancel_token();
         loop {
-            let waiting = self.waiters.enter(request.origin(), key)?;
+            let waiting = self.waiters.enter(request.principal(), key)?;
             match find(&*self.database.view()?, key, above.saturating_add(1), *most) {
                 Err(KvError::NotFound) => {}
                 found => return found,

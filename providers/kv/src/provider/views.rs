@@ -1,15 +1,15 @@
 //! The views that are kept between the pages of a list, so that all of them are of one moment.
 //!
-//! A caller has an eighth of them at most, and gives its oldest up for a new one. When all are in
-//! use, the caller who has most gives up that which was used least lately: a crowd of lists ends
-//! its own ones. A view that is not used for a while goes with the next change, as that is what a
-//! store has to keep old records for.
+//! The callers of a host or user have an eighth of them at most, and give their oldest up for a new
+//! one. When all are in use, those who have most give up that which was used least lately: a crowd
+//! of lists ends its own ones. A view that is not used for a while goes with the next change, as
+//! that is what a store has to keep old records for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use margo::Addr;
+use margo::{Addr, Principal};
 
 use crate::KvError;
 use crate::engine::View;
@@ -30,6 +30,7 @@ struct Kept {
 struct KeptView {
     id: u64,
     owner: Addr,
+    principal: Principal,
     view: Arc<dyn View>,
     used: Instant,
 }
@@ -41,20 +42,20 @@ impl Views {
     }
 
     /// Keeps a view for `owner`. Returns its id.
-    pub(super) fn keep(&self, owner: &Addr, view: Arc<dyn View>) -> u64 {
+    pub(super) fn keep(&self, owner: &Addr, principal: Principal, view: Arc<dyn View>) -> u64 {
         let now = Instant::now();
         let mut state = self.state();
-        let own = state.of(owner);
+        let own = state.of(principal);
         let left = match own >= (self.most / 8).max(1) {
-            true => state.take_oldest_of(owner),
+            true => state.take_oldest_of(principal),
             false if state.views.len() >= self.most => {
-                state.of_most().and_then(|owner| state.take_oldest_of(&owner))
+                state.of_most().and_then(|principal| state.take_oldest_of(principal))
             }
             false => None,
         };
         let id = state.next;
         state.next += 1;
-        state.views.push(KeptView { id, owner: owner.clone(), view, used: now });
+        state.views.push(KeptView { id, owner: owner.clone(), principal, view, used: now });
         // A view that is dropped may close files: not under the lock.
         drop(state);
         drop(left);
@@ -98,20 +99,20 @@ impl Views {
 }
 
 impl Kept {
-    fn of(&self, owner: &Addr) -> usize {
-        self.views.iter().filter(|kept| kept.owner == *owner).count()
+    fn of(&self, principal: Principal) -> usize {
+        self.views.iter().filter(|kept| kept.principal == principal).count()
     }
 
-    /// The caller who has most.
-    fn of_most(&self) -> Option<Addr> {
-        let mut counts: HashMap<&Addr, usize> = HashMap::new();
-        self.views.iter().for_each(|kept| *counts.entry(&kept.owner).or_default() += 1);
-        let (most, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-        Some(most.clone())
+    /// The principal whose callers have most.
+    fn of_most(&self) -> Option<Principal> {
+        let mut counts: HashMap<Principal, usize> = HashMap::new();
+        self.views.iter().for_each(|kept| *counts.entry(kept.principal).or_default() += 1);
+        counts.into_iter().max_by_key(|(_, count)| *count).map(|(most, _)| most)
     }
 
-    fn take_oldest_of(&mut self, owner: &Addr) -> Option<KeptView> {
-        let own = self.views.iter().enumerate().filter(|(_, kept)| kept.owner == *owner);
+    fn take_oldest_of(&mut self, principal: Principal) -> Option<KeptView> {
+        let views = self.views.iter().enumerate();
+        let own = views.filter(|(_, kept)| kept.principal == principal);
         let (oldest, _) = own.min_by_key(|(_, kept)| kept.used)?;
         Some(self.views.swap_remove(oldest))
     }
@@ -132,10 +133,14 @@ mod tests {
         let view = Database::default().view().unwrap();
         let idle = Duration::from_secs(10);
         let views = Views::new(16, idle);
+        let keep = |views: &Views, caller: usize| {
+            let principal = Principal::User(u32::try_from(caller).unwrap());
+            views.keep(&callers[caller], principal, view.clone())
+        };
         let has = |id, owner: &Addr| views.find(id, owner).is_ok();
 
-        // An eighth of them for each caller.
-        let ids: Vec<_> = (0..3).map(|_| views.keep(&callers[0], view.clone())).collect();
+        // An eighth of them for each principal.
+        let ids: Vec<_> = (0..3).map(|_| keep(&views, 0)).collect();
         assert!(!has(ids[0], &callers[0]) && has(ids[1], &callers[0]) && has(ids[2], &callers[0]));
         assert!(!has(ids[1], &callers[1]), "of another caller");
         views.end(ids[2], &callers[1]);
@@ -143,10 +148,10 @@ mod tests {
 
         // All in use: who has most gives one up.
         let small = Views::new(2, idle);
-        let first = small.keep(&callers[0], view.clone());
-        let second = small.keep(&callers[1], view.clone());
+        let first = keep(&small, 0);
+        let second = keep(&small, 1);
         small.find(first, &callers[0]).unwrap();
-        let third = small.keep(&callers[2], view.clone());
+        let third = keep(&small, 2);
         assert_eq!(small.len(), 2);
         assert!(small.find(third, &callers[2]).is_ok());
         assert!(small.find(first, &callers[0]).is_ok() != small.find(second, &callers[1]).is_ok());

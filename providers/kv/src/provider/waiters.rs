@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use margo::Addr;
+use margo::Principal;
 use margo::ult::Eventual;
 
 use crate::KvError;
@@ -21,14 +21,14 @@ pub(super) struct Waiters {
 #[derive(Default)]
 struct Entered {
     count: usize,
-    of_callers: HashMap<Addr, usize>,
+    of_callers: HashMap<Principal, usize>,
     of_keys: HashMap<Vec<u8>, Vec<Arc<Eventual<()>>>>,
 }
 
 /// A call that waits; it leaves when this is dropped.
 pub(super) struct KeyWait<'a> {
     waiters: &'a Waiters,
-    caller: &'a Addr,
+    caller: Principal,
     key: &'a [u8],
     woken: Arc<Eventual<()>>,
 }
@@ -64,17 +64,17 @@ impl Waiters {
     /// Begins to wait for a change of `key`.
     pub(super) fn enter<'a>(
         &'a self,
-        caller: &'a Addr,
+        caller: Principal,
         key: &'a [u8],
     ) -> Result<KeyWait<'a>, KvError> {
         let woken = Arc::new(Eventual::new());
         let mut state = self.state();
-        let own = state.of_callers.get(caller).copied().unwrap_or(0);
+        let own = state.of_callers.get(&caller).copied().unwrap_or(0);
         if state.count >= self.most || own >= (self.most / 2).max(1) {
             return Err(KvError::Busy);
         }
         state.count += 1;
-        state.of_callers.insert(caller.clone(), own + 1);
+        state.of_callers.insert(caller, own + 1);
         state.of_keys.entry(key.to_vec()).or_default().push(woken.clone());
         Ok(KeyWait { waiters: self, caller, key, woken })
     }
@@ -125,10 +125,10 @@ impl Drop for KeyWait<'_> {
     fn drop(&mut self) {
         let mut state = self.waiters.state();
         state.count -= 1;
-        if let Some(own) = state.of_callers.get_mut(self.caller) {
+        if let Some(own) = state.of_callers.get_mut(&self.caller) {
             *own -= 1;
             if *own == 0 {
-                state.of_callers.remove(self.caller);
+                state.of_callers.remove(&self.caller);
             }
         }
         if let Some(waiting) = state.of_keys.get_mut(self.key) {
@@ -137,5 +137,26 @@ impl Drop for KeyWait<'_> {
                 state.of_keys.remove(self.key);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_principal_has_half_of_all_and_the_bound_holds() {
+        let waiters = Waiters::new(4);
+        let enter = |user| waiters.enter(Principal::User(user), b"k");
+        let own = [enter(1).unwrap(), enter(1).unwrap()];
+        assert_eq!(enter(1).err(), Some(KvError::Busy));
+        let others = [enter(2).unwrap(), enter(3).unwrap()];
+        assert_eq!(enter(4).err(), Some(KvError::Busy));
+        drop(own);
+        assert_eq!(waiters.len(), 2);
+        drop([enter(1).unwrap(), enter(4).unwrap()]);
+        drop(others);
+        assert_eq!(waiters.len(), 0);
+        assert!(waiters.state().of_callers.is_empty() && waiters.state().of_keys.is_empty());
     }
 }

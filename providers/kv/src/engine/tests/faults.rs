@@ -186,14 +186,14 @@ fn crash(seed: u64, sync: SyncPolicy) {
 
 #[test]
 fn nothing_acknowledged_is_lost_and_no_batch_is_half() {
-    for seed in 0..times(150) {
+    for seed in 0..times(60) {
         crash(seed, SyncPolicy::Always);
     }
 }
 
 #[test]
 fn without_syncs_what_was_synced_is_there_and_no_batch_is_half() {
-    for seed in 0..times(50) {
+    for seed in 0..times(20) {
         crash(seed, SyncPolicy::Never);
     }
 }
