@@ -36,7 +36,12 @@ pub fn one_crowd() -> MutexGuard<'static, ()> {
 /// alone.
 pub fn many_peers(case: &Case<'_>) {
     let _turn = one_crowd();
-    let (target, first) = Node::pair(case);
+    // All share what processors others leave, and those that are late are tried again.
+    let mut patient = OpenOptions::listening(false);
+    patient.connect_timeout = Duration::from_secs(60);
+    patient.tcp.connect_retry = patient.connect_timeout;
+    let pair = Node::pair_with(case, &OpenOptions::listening(true), &patient);
+    let (target, first) = pair.unwrap_or_else(|| Node::pair(case));
     let wanted = crowd(target.endpoint.transport());
     // An endpoint and its connection take up to 12 descriptors (where handshakes are made; 8
     // elsewhere); two thirds are for other tests, of which one may be this for another transport,
@@ -47,10 +52,6 @@ pub fn many_peers(case: &Case<'_>) {
         println!("only {count} of {wanted} peers: too few file descriptors are allowed");
     }
     let mut origins = vec![first];
-    // All of them share what processors others leave, and those that are late are tried again.
-    let mut patient = OpenOptions::listening(false);
-    patient.connect_timeout = Duration::from_secs(60);
-    patient.tcp.connect_retry = patient.connect_timeout;
     origins.extend((1..count).map(|_| match case.open_with(&patient) {
         Some(origin) => Node::new(case, origin),
         None => Node::open(case, false),
