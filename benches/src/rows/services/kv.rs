@@ -235,14 +235,14 @@ impl Origin {
 /// When one of the two sides does not do its part in time.
 pub(crate) fn run(context: &Context, spec: Spec) -> Result<Figure> {
     let deadline = context.deadline;
-    let keys = if context.quick { spec.keys.min(2_000) } else { spec.keys };
+    let keys = if context.quick { spec.keys.min(500) } else { spec.keys };
     let (pair, ()) = Pair::start(context, spec.settings(), (), || Ok(()))?;
     let (instance, target) = (pair.instance.clone(), pair.target.clone());
     let pool = instance.layout().rpc_pool();
     let callers = pool.clone();
-    let (rounds, round_max) = if context.quick { (2, 60) } else { (10, 500) };
+    let (rounds, warmup, round_max) = if context.quick { (1, 0, 20) } else { (10, 5, 500) };
     let round_max = Duration::from_millis(round_max);
-    let effort = Effort { rounds, samples: 1_000, warmup: 5, round_max };
+    let effort = Effort { rounds, samples: 1_000, warmup, round_max };
     let figure = on_ult(&pool, deadline, move || {
         let kv = KvClient::new(&instance, ProviderHandle::new(target.addr().clone(), PROVIDER));
         fill(&kv, keys)?;
