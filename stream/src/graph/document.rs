@@ -62,6 +62,25 @@ pub struct GraphDocument {
 }
 
 /// A group: a process that runs some of the stages. See [`GraphDocument`].
+///
+/// ```
+/// use margo_stream::graph::{Group, GroupEndpoint};
+///
+/// let endpoint = GroupEndpoint { address: "na+sm://".to_owned(), ..GroupEndpoint::default() };
+/// let group = Group {
+///     stages: vec!["read".to_owned(), "count[0..2]".to_owned()],
+///     endpoints: vec![endpoint],
+///     cpus: Some("0-3".to_owned()),
+///     ..Group::default()
+/// };
+/// let json = serde_json::json!({
+///     "stages": ["read", "count[0..2]"],
+///     "endpoints": [{ "address": "na+sm://" }],
+///     "cpus": "0-3"
+/// });
+/// assert_eq!(serde_json::to_value(&group)?, json);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Group {
@@ -99,6 +118,21 @@ pub struct Group {
 }
 
 /// An address at which a group receives. See [`GraphDocument`].
+///
+/// ```
+/// use margo_stream::graph::GraphDocument;
+///
+/// // Whoever starts first waits for the file, which has the port.
+/// let document = GraphDocument::from_json(
+///     r#"{ "groups": { "G1": { "stages": ["count"], "endpoints": [
+///         { "name": "near", "address": "na+sm://" },
+///         { "name": "far", "address": "na+tcp://0.0.0.0:0", "file": "g1.address" }
+///     ] } } }"#,
+/// )?;
+/// let [near, far] = &document.groups["G1"].endpoints[..] else { panic!("two") };
+/// assert_eq!((near.name.as_deref(), far.file.as_deref()), (Some("near"), Some("g1.address")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupEndpoint {
@@ -130,6 +164,17 @@ impl GroupEndpoint {
 }
 
 /// Settings of an edge between groups. See [`GraphDocument`].
+///
+/// ```
+/// use margo_stream::graph::{ChannelOptions, GraphDocument};
+///
+/// let mut document = GraphDocument::default();
+/// let large = ChannelOptions { batch_bytes: Some(1 << 20), ..ChannelOptions::default() };
+/// document.channels.insert("read->count".to_owned(), large);
+/// let json = serde_json::to_value(&document)?;
+/// assert_eq!(json["channels"]["read->count"], serde_json::json!({ "batch_bytes": 1 << 20 }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ChannelOptions {
@@ -156,6 +201,20 @@ impl ChannelOptions {
 }
 
 /// How a group is started by `margo stream run`. See [`GraphDocument`].
+///
+/// ```
+/// use margo_stream::graph::GraphDocument;
+///
+/// let document = GraphDocument::from_json(
+///     r#"{ "program": ["./word_count", "docs"],
+///         "launcher": { "before": ["srun", "-n1", "-w", "{host}"],
+///                       "environment": { "RUST_LOG": "warn" } },
+///         "groups": { "G1": { "stages": ["read"], "host": "node7" } } }"#,
+/// )?;
+/// let launcher = document.launcher.expect("it is there");
+/// assert_eq!((launcher.before.len(), &*launcher.environment["RUST_LOG"]), (4, "warn"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Launcher {

@@ -9,7 +9,28 @@ use super::stop::{BoxError, Stop};
 
 /// A place where an operator puts what it makes: the next operator, or the edge behind the last.
 ///
-/// See [`Operator`] for an example.
+/// ```
+/// use margo_stream::graph::{Next, Operator, Pass, Stop};
+///
+/// /// Keeps what an operator makes, for a test of that operator alone.
+/// #[derive(Default)]
+/// struct Made(Vec<u32>);
+///
+/// impl Next<u32> for Made {
+///     fn item(&mut self, item: u32) -> Result<(), Stop> {
+///         self.0.push(item);
+///         Ok(())
+///     }
+///
+///     fn watermark(&mut self, _: u64) -> Result<(), Stop> {
+///         Ok(())
+///     }
+/// }
+///
+/// let mut made = Made::default();
+/// assert!(Pass.item(7, &mut made).is_ok());
+/// assert_eq!(made.0, [7]);
+/// ```
 pub trait Next<T> {
     /// Takes an item.
     ///

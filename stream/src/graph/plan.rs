@@ -31,6 +31,16 @@ pub struct Plan {
 }
 
 /// A stage of a [`Plan`].
+///
+/// ```
+/// use margo_stream::graph::{Graph, PlannedStage};
+///
+/// let graph = Graph::new();
+/// graph.source("read", ["a b"]).map(str::len).farm("drop", 2).for_each(drop);
+/// let plan = graph.plan();
+/// let PlannedStage { name, replicas, level, .. } = &plan.stages[1];
+/// assert_eq!((&**name, *replicas, *level), ("drop", 2, 1));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlannedStage {
@@ -45,6 +55,17 @@ pub struct PlannedStage {
 }
 
 /// An edge of a [`Plan`].
+///
+/// ```
+/// use margo_stream::graph::{Graph, Spread};
+///
+/// let graph = Graph::new();
+/// graph.source("read", ["a b"]).map(str::len).farm("drop", 2).for_each(drop);
+/// let plan = graph.plan();
+/// let edge = &plan.edges[0];
+/// assert_eq!((&*plan.stages[edge.to].name, edge.spread), ("drop", Spread::OnDemand));
+/// assert!(edge.schema.is_some(), "numbers can go to another process");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlannedEdge {

@@ -10,6 +10,25 @@ use super::document::{ChannelOptions, GraphDocument};
 use super::plan::{Plan, PlannedEdge};
 
 /// A graph that is cut into groups. See [`GraphDocument`].
+///
+/// ```
+/// # use margo_stream::graph::{Graph, GraphDocument};
+/// # let graph = Graph::new();
+/// # graph.source("read", 0..9u32).farm("count", 4).for_each(drop);
+/// # let document = GraphDocument::from_json(
+/// #     r#"{ "groups": {
+/// #         "G1": { "stages": ["read", "count[0..2]"] },
+/// #         "G2": { "stages": ["count[2..4]"], "endpoints": [{ "address": "na+sm://" }] }
+/// #     }, "channels": { "read->count": { "batch_bytes": 512 } } }"#,
+/// # )?;
+/// # let plan = graph.plan();
+/// let cut = document.resolve(&plan)?;
+/// for group in &cut.groups {
+///     println!("{} runs {:?}", group.name, group.replicas);
+/// }
+/// assert_eq!(cut.groups.len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cut {
@@ -18,6 +37,25 @@ pub struct Cut {
 }
 
 /// A group, and what goes in and out. See [`GraphDocument`].
+///
+/// ```
+/// # use margo_stream::graph::{Graph, GraphDocument};
+/// # let graph = Graph::new();
+/// # graph.source("read", 0..9u32).farm("count", 4).for_each(drop);
+/// # let document = GraphDocument::from_json(
+/// #     r#"{ "groups": {
+/// #         "G1": { "stages": ["read", "count[0..2]"] },
+/// #         "G2": { "stages": ["count[2..4]"], "endpoints": [{ "address": "na+sm://" }] }
+/// #     }, "channels": { "read->count": { "batch_bytes": 512 } } }"#,
+/// # )?;
+/// # let plan = graph.plan();
+/// let cut = document.resolve(&plan)?;
+/// let group = cut.group("G2").expect("it is in the document");
+/// let count = plan.stages.iter().position(|stage| &*stage.name == "count").expect("a stage");
+/// assert!(group.replicas[&count].iter().eq(&[2, 3]));
+/// assert_eq!((group.receives.len(), group.sends.len()), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CutGroup {
@@ -32,6 +70,25 @@ pub struct CutGroup {
 }
 
 /// An edge between two groups, as one of them has it.
+///
+/// ```
+/// # use margo_stream::graph::{Graph, GraphDocument};
+/// # let graph = Graph::new();
+/// # graph.source("read", 0..9u32).farm("count", 4).for_each(drop);
+/// # let document = GraphDocument::from_json(
+/// #     r#"{ "groups": {
+/// #         "G1": { "stages": ["read", "count[0..2]"] },
+/// #         "G2": { "stages": ["count[2..4]"], "endpoints": [{ "address": "na+sm://" }] }
+/// #     }, "channels": { "read->count": { "batch_bytes": 512 } } }"#,
+/// # )?;
+/// # let plan = graph.plan();
+/// let cut = document.resolve(&plan)?;
+/// let channel = &cut.group("G1").expect("it is in the document").sends[0];
+/// let edge = &plan.edges[channel.edge];
+/// assert_eq!((&*plan.stages[edge.to].name, &*channel.peer), ("count", "G2"));
+/// assert_eq!(channel.options.batch_bytes, Some(512), "as the document says");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CutChannel {

@@ -46,6 +46,17 @@ pub struct Report {
 }
 
 /// Figures of a stage, all replicas together. See [`Report`].
+///
+/// ```
+/// use margo_stream::graph::Graph;
+///
+/// let graph = Graph::new();
+/// graph.source("numbers", 0..1000u32).filter(|n| n % 2 == 0).farm("drop", 2).for_each(drop);
+/// let report = graph.run()?;
+/// let drops = report.stages.iter().find(|stage| &*stage.name == "drop").expect("it has run");
+/// assert_eq!((drops.replicas, drops.items), (2, 500));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StageFigures {
@@ -60,6 +71,18 @@ pub struct StageFigures {
 }
 
 /// Figures of an edge. See [`Report`].
+///
+/// ```
+/// use margo_stream::graph::Graph;
+///
+/// let graph = Graph::new();
+/// graph.source("numbers", 0..1000u32).bundle(100).stage("drop").for_each(drop);
+/// let report = graph.run()?;
+/// let edge = &report.edges[0];
+/// assert_eq!((&*edge.from, &*edge.to, edge.items), ("numbers", "drop", 1000));
+/// assert!(edge.bundles >= 10);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EdgeFigures {
@@ -135,6 +158,25 @@ pub(crate) struct Figures {
 }
 
 /// Ends a [`Run`] from elsewhere. See there.
+///
+/// ```
+/// # use margo::ult::{PoolSpec, Runtime, XstreamSpec};
+/// use margo_stream::graph::{Graph, GraphError};
+///
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// let graph = Graph::new();
+/// graph.source("numbers", 0u64..).stage("drop").for_each(drop);
+/// let run = graph.start(&runtime.pools())?;
+/// let canceler = run.canceler();
+/// let stopping = std::thread::spawn(move || canceler.cancel());
+/// assert!(matches!(run.join(), Err(GraphError::Cancelled)));
+/// # stopping.join().expect("it has ended");
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct RunCanceler(Arc<RunState>);
 

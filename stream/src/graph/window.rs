@@ -80,6 +80,14 @@ impl Window {
 }
 
 /// A window that is over, with its values folded into one. See [`Window`].
+///
+/// ```
+/// use margo_stream::graph::Pane;
+///
+/// let sum = Pane { from: 0, to: 10, value: 150 };
+/// assert_eq!(sum.time(), 9);
+/// assert_eq!(sum.map(|sum| sum as f64 / 100.0), Pane { from: 0, to: 10, value: 1.5 });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Pane<A> {
     /// The time at which the window begins; of a window by count, the number of its first value
