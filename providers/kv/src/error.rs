@@ -6,6 +6,28 @@ use margo::{BulkError, ForwardError, RegisterError};
 use serde::{Deserialize, Serialize};
 
 /// An error of a key-value store.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target);
+/// use margo_provider_kv::{ClientError, Condition, KvError};
+///
+/// let old = kv.put(b"apple", b"red", limit)?;
+/// let new = kv.put(b"apple", b"green", limit)?;
+/// let error = kv.put_if(b"apple", b"blue", Condition::Version(old), limit).unwrap_err();
+/// let ClientError::Kv(KvError::Conflict { version }) = error else { panic!("{error}") };
+/// assert_eq!(version, new);
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum KvError {
     /// The key is not there.
@@ -67,6 +89,20 @@ pub enum KvError {
 }
 
 /// The reason why a key-value provider does not start.
+///
+/// ```
+/// # use margo::{Instance, ProviderId};
+/// use margo_provider_kv::{KvConfig, KvProvider, StartError, StoreConfig, StoreKind};
+///
+/// # let service = Instance::builder("na+sm://").start()?;
+/// let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// let config = KvConfig::new(StoreConfig::new(StoreKind::Redb, "/"));
+/// let started = KvProvider::start(provider, &config);
+/// assert!(matches!(started, Err(StartError::Open(_))), "the root is no file");
+/// # drop(started);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {

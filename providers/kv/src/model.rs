@@ -11,6 +11,26 @@ use serde::{Deserialize, Serialize};
 use crate::KvError;
 
 /// The state of a key that a change asks for.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target);
+/// use margo_provider_kv::Condition;
+///
+/// kv.put_if(b"lock", b"mine", Condition::Absent, limit)?;
+/// assert!(kv.put_if(b"lock", b"yours", Condition::Absent, limit).is_err(), "it is taken");
+/// assert!(kv.erase_if(b"lock", Condition::Value(b"mine"), limit)?);
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Condition<B = Bytes> {
     /// Any.
@@ -27,6 +47,26 @@ pub enum Condition<B = Bytes> {
 }
 
 /// A change of one key, or of a range of keys.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target);
+/// use margo_provider_kv::{Change, Condition};
+///
+/// let line = |value| Change::Append { key: &b"log"[..], value, when: Condition::Always };
+/// kv.batch().change(line(b"begun, ")).change(line(b"ended")).run(limit)?;
+/// assert_eq!(kv.get(b"log", limit)?.value.0, b"begun, ended");
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change<B = Bytes> {
     /// Sets the value of a key.
@@ -61,6 +101,35 @@ pub enum Change<B = Bytes> {
 }
 
 /// Changes that are made one after the other.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target.clone());
+/// use margo::encoding::Bytes;
+/// use margo_provider_kv::{Batch, CHANGE, Change, ChangeArgs, Changed, Condition, Part};
+///
+/// kv.put(b"from", b"7", limit)?;
+/// // As `KvClient::batch` sends it.
+/// let [from, to] = [&b"from"[..], b"to"].map(|key| Part::Here(Bytes(key)));
+/// let batch = Batch {
+///     is_atomic: true,
+///     only_if: vec![(to, Condition::Absent)],
+///     changes: vec![Change::Erase { key: from, when: Condition::Present, take: false }],
+/// };
+/// let args = ChangeArgs { batch, durability: None, bulk: None };
+/// let outcomes = service.forward(CHANGE.sending(), &target, &args)??;
+/// assert_eq!(outcomes, [Ok(Changed::Erased { count: 1 })]);
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Batch<B = Bytes> {
     /// All of them or none: the first one that fails undoes those before it.
@@ -72,6 +141,29 @@ pub struct Batch<B = Bytes> {
 }
 
 /// The outcome of a change.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target);
+/// use margo_provider_kv::Changed;
+///
+/// let outcomes = kv.batch().put(b"apple", b"red").take(b"apple").run(limit)?;
+/// let [Ok(Changed::Put { version }), Ok(Changed::Taken { version: last, value })] = &outcomes[..]
+/// else {
+///     panic!("{outcomes:?}");
+/// };
+/// assert_eq!((version, &value.0[..]), (last, &b"red"[..]));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Changed {
     /// The key has this version now.
@@ -94,6 +186,27 @@ pub enum Changed {
 }
 
 /// How safe a change is before it is acknowledged.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target);
+/// use margo_provider_kv::Durability;
+///
+/// let careful = kv.with_durability(Durability::Synced);
+/// careful.put(b"account/7", b"100", limit)?; // on the disk, if the store has one
+/// kv.put(b"account/7/seen", b"today", limit)?; // as the provider's `sync` says
+/// assert!(Durability::Synced > Durability::Written);
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
@@ -104,6 +217,18 @@ pub enum Durability {
 }
 
 /// A range of keys, in the order of their bytes.
+///
+/// ```
+/// use std::ops::Bound;
+///
+/// use margo_provider_kv::KeyRange;
+///
+/// let range = KeyRange::of("a".."b");
+/// let KeyRange { from: Bound::Included(from), to: Bound::Excluded(to) } = &range else {
+///     panic!("{range:?}");
+/// };
+/// assert_eq!((&from[..], &to[..]), (&b"a"[..], &b"b"[..]));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyRange<B = Bytes> {
     /// The first one.
@@ -113,4 +238,25 @@ pub struct KeyRange<B = Bytes> {
 }
 
 /// The outcome of each change of a batch, in its order.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target);
+/// use margo_provider_kv::{Condition, KvError, Outcomes};
+///
+/// let changes = kv.batch().put(b"apple", b"red").put_if(b"apple", b"green", Condition::Absent);
+/// let outcomes: Outcomes = changes.run(limit)?;
+/// assert!(outcomes[0].is_ok());
+/// assert_eq!(outcomes[1], Err(KvError::Exists));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub type Outcomes = Vec<Result<Changed, KvError>>;

@@ -67,6 +67,26 @@ pub(crate) fn description() -> ServiceDescription {
 }
 
 /// A value and its version.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target);
+/// use margo_provider_kv::Found;
+///
+/// let put = kv.put(b"apple", b"red", limit)?;
+/// let Found { version, value } = kv.get(b"apple", limit)?;
+/// assert_eq!((version, &value[..]), (put, &b"red"[..]));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found<B = Bytes> {
     /// The version, which grows with every change of the database.
@@ -76,6 +96,25 @@ pub struct Found<B = Bytes> {
 }
 
 /// The length of a value and its version.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target);
+/// use margo_provider_kv::Meta;
+///
+/// let version = kv.put(b"apple", b"red", limit)?;
+/// assert_eq!(kv.measure(b"apple", limit)?, Some(Meta { version, len: 3 }));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     /// The version, which grows with every change of the database.
@@ -85,6 +124,31 @@ pub struct Meta {
 }
 
 /// Arguments of [`GET`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target.clone());
+/// use margo::encoding::Bytes;
+/// use margo_provider_kv::{GET, GetArgs, KvError};
+///
+/// kv.put(b"apple", b"red", limit)?;
+/// let get = |most| {
+///     let args = GetArgs { key: Bytes(&b"apple"[..]), most };
+///     service.forward(GET.sending(), &target, &args)
+/// };
+/// assert_eq!(get(100)??.value.0, b"red");
+/// assert_eq!(get(2)?, Err(KvError::TooSmall { need: 3 }));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GetArgs<B = Bytes> {
     /// The key.
@@ -99,6 +163,29 @@ impl DecodeInPlace for GetArgs {
 }
 
 /// Arguments of [`GET_MANY`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target.clone());
+/// use margo::encoding::Bytes;
+/// use margo_provider_kv::{GET_MANY, GetManyArgs, KvError};
+///
+/// kv.put(b"apple", b"red", limit)?;
+/// let args = GetManyArgs { keys: vec![Bytes(&b"apple"[..]), Bytes(b"pear")], most: 100 };
+/// let found = service.forward(GET_MANY.sending(), &target, &args)??;
+/// assert_eq!(found[0].as_ref().map(|found| &found.value[..]), Ok(&b"red"[..]));
+/// assert_eq!(found[1], Err(KvError::NotFound));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GetManyArgs<B = Bytes> {
     /// The keys.
@@ -109,6 +196,31 @@ pub struct GetManyArgs<B = Bytes> {
 }
 
 /// Arguments of [`READ`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target.clone());
+/// use margo::encoding::Bytes;
+/// use margo_provider_kv::{READ, ReadArgs};
+///
+/// kv.put(b"apple", b"red", limit)?;
+/// let mut value = [0; 3];
+/// let read = service.memory().expose_mut(&mut value, |bulk| {
+///     let args = ReadArgs { key: Bytes(&b"apple"[..]), view: None, bulk: bulk.clone() };
+///     service.forward(READ.sending(), &target, &args)
+/// })???;
+/// assert_eq!((read.len, &value), (3, b"red"));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ReadArgs<B = Bytes> {
     /// The key.
@@ -121,6 +233,33 @@ pub struct ReadArgs<B = Bytes> {
 }
 
 /// Bytes of a [`ChangeArgs`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target.clone());
+/// use margo::encoding::Bytes;
+/// use margo_provider_kv::{Batch, CHANGE, Change, ChangeArgs, Condition, Part};
+///
+/// let (key, long) = (Part::Here(Bytes(&b"image"[..])), vec![7; 1 << 20]);
+/// let value = Part::There(long.len() as u64); // pulled from `long`
+/// let changes = vec![Change::Put { key, value, when: Condition::Always }];
+/// let batch = Batch { is_atomic: false, only_if: Vec::new(), changes };
+/// service.memory().expose_ref(&long, |bulk| {
+///     let args = ChangeArgs { batch, durability: None, bulk: Some(bulk.clone()) };
+///     service.forward(CHANGE.sending(), &target, &args)
+/// })???;
+/// assert_eq!(kv.get(b"image", limit)?.value.0, long);
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part<B = Bytes> {
     /// In the request.
@@ -130,6 +269,30 @@ pub enum Part<B = Bytes> {
 }
 
 /// Arguments of [`CHANGE`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target.clone());
+/// use margo::encoding::Bytes;
+/// use margo_provider_kv::{Batch, CHANGE, Change, ChangeArgs, Condition, Durability, Part};
+///
+/// let [key, value] = ["apple", "red"].map(|text| Part::Here(Bytes(text.as_bytes().to_vec())));
+/// let changes = vec![Change::Put { key, value, when: Condition::Always }];
+/// let batch = Batch { is_atomic: true, only_if: Vec::new(), changes };
+/// let args = ChangeArgs { batch, durability: Some(Durability::Synced), bulk: None };
+/// assert!(service.forward(CHANGE, &target, &args)??[0].is_ok());
+/// assert_eq!(kv.get(b"apple", limit)?.value.0, b"red");
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ChangeArgs<B = Bytes> {
     /// The changes. Their parts are in the order in which they are encoded.
@@ -141,6 +304,28 @@ pub struct ChangeArgs<B = Bytes> {
 }
 
 /// Least and most bytes of a key, or of a value.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target);
+/// use margo_provider_kv::{Lengths, Selection};
+///
+/// kv.put(b"apple", b"red", limit)?;
+/// kv.put(b"pear", b"", limit)?;
+/// let value_bytes = Lengths { least: 1, ..Lengths::default() };
+/// let selection = Selection { value_bytes, ..Selection::default() };
+/// assert_eq!(kv.count(&selection, limit)?, 1);
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lengths {
     /// The least.
@@ -245,6 +430,29 @@ impl KeyRange {
 }
 
 /// Arguments of [`LIST`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target.clone());
+/// use margo_provider_kv::{LIST, ListArgs, Selection};
+///
+/// kv.put(b"fruit/apple", b"red", limit)?;
+/// let selection = Selection::prefix("fruit/");
+/// let args = ListArgs { selection, values: true, max: 100, token: None };
+/// let page = service.forward(LIST, &target, &args)??;
+/// assert_eq!(page.entries[0].value.as_deref(), Some(&b"red"[..]));
+/// assert!(page.next.is_none(), "that was all");
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ListArgs {
     /// The keys.
@@ -258,6 +466,32 @@ pub struct ListArgs {
 }
 
 /// The place where a list goes on.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target.clone());
+/// use margo_provider_kv::{LIST, ListArgs, PageToken, Selection};
+///
+/// kv.batch().put(b"apple", b"red").put(b"pear", b"green").run(limit)?;
+/// let selection = Selection::default();
+/// let mut args = ListArgs { selection, values: false, max: 1, token: None };
+/// let token: PageToken = service.forward(LIST, &target, &args)??.next.expect("there is more");
+/// assert_eq!(token.after.0, b"apple");
+///
+/// kv.erase(b"pear", limit)?;
+/// args.token = Some(token); // goes on in the database as it was
+/// assert_eq!(service.forward(LIST, &target, &args)??.entries[0].key.0, b"pear");
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageToken {
     /// The view of the database that the pages of a list come from. It is kept for the caller who
@@ -268,6 +502,36 @@ pub struct PageToken {
 }
 
 /// Result of [`LIST`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target.clone());
+/// use margo_provider_kv::{LIST, ListArgs, Page, Selection};
+///
+/// kv.batch().put(b"apple", b"red").put(b"pear", b"green").run(limit)?;
+/// let selection = Selection::default();
+/// let mut args = ListArgs { selection, values: false, max: 1, token: None };
+/// let mut keys = Vec::new();
+/// loop {
+///     let Page { entries, next } = service.forward(LIST, &target, &args)??;
+///     keys.extend(entries.into_iter().map(|entry| entry.key.0));
+///     args.token = next;
+///     if args.token.is_none() {
+///         break;
+///     }
+/// }
+/// assert_eq!(keys, [&b"apple"[..], b"pear"]);
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     /// Keys, in their order.
@@ -277,6 +541,26 @@ pub struct Page {
 }
 
 /// A key of a list.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target);
+/// use margo_provider_kv::{Entry, Selection};
+///
+/// kv.put(b"apple", b"red", limit)?;
+/// let Entry { key, len, value, .. } = kv.keys(Selection::default(), limit).next().expect("one")?;
+/// assert_eq!((&key[..], len, value), (&b"apple"[..], 3, None));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// The key.
@@ -291,6 +575,28 @@ pub struct Entry {
 }
 
 /// Arguments of [`WAIT`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target.clone());
+/// use margo::encoding::Bytes;
+/// use margo_provider_kv::{WAIT, WaitArgs};
+///
+/// let args = WaitArgs { key: Bytes(&b"done"[..]), above: 0, most: 100 };
+/// let waiting = service.rpc(WAIT.sending(), &target, &args).start()?;
+/// kv.put(b"done", b"at noon", limit)?;
+/// assert_eq!(waiting.wait()??.value.0, b"at noon");
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WaitArgs<B = Bytes> {
     /// The key.
@@ -302,6 +608,26 @@ pub struct WaitArgs<B = Bytes> {
 }
 
 /// Result of [`STAT`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target);
+/// use margo_provider_kv::KvStat;
+///
+/// kv.put(b"apple", b"red", limit)?;
+/// let KvStat { keys, changes, commits, .. } = kv.stat(limit)?;
+/// assert_eq!((keys, changes, commits), (1, 1, 1));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KvStat {
     /// Keys; of fjall an estimate.

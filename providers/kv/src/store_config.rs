@@ -20,6 +20,16 @@ pub(crate) const INTERVAL_MSEC: RangeInclusive<u64> = 1..=3_600_000;
 pub(crate) const CACHE_BYTES_MIN: usize = 1 << 20;
 
 /// The store that keeps a database.
+///
+/// ```
+/// use margo_provider_kv::{StoreConfig, StoreKind};
+///
+/// let json = serde_json::json!({ "kind": "fjall", "path": "/data/kv" });
+/// let config: StoreConfig = serde_json::from_value(json)?;
+/// assert_eq!(config, StoreConfig::new(StoreKind::Fjall, "/data/kv"));
+/// assert_eq!(StoreKind::default(), StoreKind::Redb);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StoreKind {
@@ -33,6 +43,15 @@ pub enum StoreKind {
 }
 
 /// The order in which a store in memory keeps its keys.
+///
+/// ```
+/// use margo_provider_kv::{MemoryOrder, StoreConfig};
+///
+/// let scanned = StoreConfig::memory(MemoryOrder::Ordered);
+/// let json = serde_json::json!({ "kind": "memory", "order": "ordered" });
+/// assert_eq!(scanned, serde_json::from_value(json)?);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryOrder {
@@ -44,6 +63,16 @@ pub enum MemoryOrder {
 }
 
 /// When changes are written through to the disk.
+///
+/// ```
+/// use margo_provider_kv::{StoreConfig, StoreKind, SyncPolicy};
+///
+/// let mut config = StoreConfig::new(StoreKind::Redb, "/data/kv.redb");
+/// assert_eq!(config.sync, SyncPolicy::Always);
+/// config.sync = serde_json::from_str(r#"{ "interval_msec": 100 }"#)?;
+/// assert_eq!(config.sync, SyncPolicy::IntervalMsec(100));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SyncPolicy {
@@ -97,6 +126,15 @@ impl<'de> Visitor<'de> for SyncPolicyVisitor {
 }
 
 /// When what is stored is compared with its checksums.
+///
+/// ```
+/// use margo_provider_kv::{Integrity, StoreConfig, StoreKind};
+///
+/// let mut config = StoreConfig::new(StoreKind::Redb, "/data/kv.redb");
+/// config.integrity = Integrity::Open;
+/// assert_eq!(serde_json::to_value(&config)?["integrity"], "open");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Integrity {
@@ -108,6 +146,17 @@ pub enum Integrity {
 }
 
 /// How a database is stored.
+///
+/// ```
+/// use margo_provider_kv::{StoreConfig, StoreKind};
+///
+/// let mut config = StoreConfig::new(StoreKind::Redb, "/data/kv.redb");
+/// config.max_bytes = Some(10 << 30);
+/// assert!(config.check("config.store").is_empty());
+/// config.max_key_bytes = 0;
+/// let wrong = config.check("config.store");
+/// assert!(wrong[0].to_string().starts_with("config.store.max_key_bytes: "));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
