@@ -13,6 +13,18 @@ use tracing::Level;
 use tracing::level_filters::LevelFilter;
 
 /// The log of one instance. Clones are the same log.
+///
+/// ```
+/// use margo_log::level_filters::LevelFilter;
+/// use margo_log::{Level, Log, log};
+///
+/// let log = Log::new(LevelFilter::WARN);
+/// log.set_name("na+sm://7-1");
+/// assert!(log.allows(Level::ERROR) && !log.allows(Level::INFO));
+/// log!(log, INFO, peers = 3, "connected"); // nothing, until somebody wants it:
+/// log.set(LevelFilter::INFO);
+/// assert!(log.allows(Level::INFO));
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Log(Arc<State>);
 

@@ -395,6 +395,33 @@ impl<T, C: Deref<Target = Core<T>>, O: Borrow<Addr>, R: BorrowMut<RawRequest>> f
 
 /// The payload of a request that was taken out of it, see [`RawRequest::take_payload`]. Dropped, it
 /// frees its memory; [`give_back`](Self::give_back) keeps that for other requests.
+///
+/// ```
+/// # use hg::*;
+/// # #[derive(Default)]
+/// # struct Notes { requests: Vec<RequestHandle<u32>>, ended: Vec<Result<Response, HgError>> }
+/// # impl Sink<u32> for Notes {
+/// #     fn request(&mut self, request: RequestHandle<u32>) { self.requests.push(request); }
+/// #     fn response(&mut self, _: u32, end: Result<Response, HgError>) { self.ended.push(end); }
+/// #     fn responded(&mut self, _: u32, _: Result<(), HgError>) {}
+/// #     fn bulk(&mut self, _: u32, _: Result<u64, HgError>) {}
+/// # }
+/// # let mut notes = Notes::default();
+/// # let endpoint = na::open("na+sim://doc-taken/a", &na::OpenOptions::listening(true))?;
+/// # let core = Core::<u32>::new(endpoint, HgOptions::default())?;
+/// # let own = core.self_addr();
+/// # let id = core.register(Registration::margo("sum", ProviderId::DEFAULT))?;
+/// # core.forward(&own, id, ForwardOptions::default(), |out| out.put(b"1 2"), 7)
+/// #     .map_err(|refused| refused.0)?;
+/// # core.poll(16, &mut notes)?;
+/// # let request = notes.requests.pop().ok_or("no request")?;
+/// let (core, mut parts) = request.into_parts();
+/// let taken = parts.request.take_payload(&core);
+/// parts.into_handle(&core).reject(ReturnCode::Busy); // or another answer
+/// assert_eq!(taken.as_slice(), b"1 2", "also now");
+/// taken.give_back(&core);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct TakenPayload(Payload);
 

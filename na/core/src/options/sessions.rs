@@ -24,6 +24,27 @@ type Tell = dyn Fn(&SessionNews<'_>) + Send + Sync;
 pub struct SessionObserver(Arc<Tell>);
 
 /// A change in the session with a peer.
+///
+/// ```
+/// # use na_core as na;
+/// use na::{SessionChange, SessionNews, SessionObserver};
+///
+/// /// A line of a log.
+/// fn line(news: &SessionNews<'_>) -> String {
+///     let what = match news.change {
+///         SessionChange::Begun { .. } => "has come".to_owned(),
+///         SessionChange::Ended { reason } => format!("has gone: {reason}"),
+///         SessionChange::Refused { reason } => format!("was not let in: {reason}"),
+///     };
+///     format!("{} ({}) {what}", news.address, news.principal)
+/// }
+///
+/// let observer = SessionObserver::new(|news| println!("{}", line(news)));
+/// # const LINE: &str = "b (user 7) has gone: closed";
+/// # let observer = SessionObserver::new(|news| assert_eq!(line(news), LINE));
+/// # let change = SessionChange::Ended { reason: "closed" };
+/// # observer.tell("tcp", "b", na::Principal::User(7), change);
+/// ```
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct SessionNews<'a> {
@@ -39,6 +60,26 @@ pub struct SessionNews<'a> {
 }
 
 /// The kind of a [`SessionNews`].
+///
+/// ```
+/// # use na_core as na;
+/// use std::sync::mpsc;
+///
+/// use na::{SessionChange, SessionObserver};
+///
+/// let (tell, told) = mpsc::channel();
+/// let observer = SessionObserver::new(move |news| {
+///     let more = match news.change {
+///         SessionChange::Begun { .. } => 1,
+///         SessionChange::Ended { .. } => -1,
+///         SessionChange::Refused { .. } => 0,
+///     };
+///     let _ = tell.send(more);
+/// });
+/// # let begun = SessionChange::Begun { dialed: false };
+/// # observer.tell("tcp", "b", na::Principal::Unknown, begun);
+/// assert_eq!(told.try_iter().sum::<i32>(), 1, "after the first peer has come");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionChange<'a> {
     /// Messages can be exchanged: all that is to be proven is.

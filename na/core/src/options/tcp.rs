@@ -62,6 +62,15 @@ pub struct TcpOptions {
 /// Files must belong to the user that the process runs as, or to root, and hold for nobody else:
 /// not readable by others, and by the group only where they belong to root. They are read when the
 /// endpoint is opened and again when they change; connections that exist go on.
+///
+/// ```
+/// # use na_core as na;
+/// use na::{OpenOptions, TcpSecurity};
+///
+/// let mut options = OpenOptions::listening(true);
+/// assert_eq!(options.tcp.security, TcpSecurity::None, "as by default");
+/// options.tcp.security = TcpSecurity::ClusterSecret("/etc/margo/secret".into());
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TcpSecurity {
