@@ -31,7 +31,24 @@ pub(super) enum Command {
 }
 
 /// Arguments of a command that serves ([`Daemon::serve`](super::Daemon::serve)).
+///
+/// ```
+/// use clap::Parser;
+/// use margo::daemon::ServeArgs;
+///
+/// #[derive(Parser)]
+/// struct Args {
+///     #[command(flatten)]
+///     serve: ServeArgs,
+///     #[arg(long)]
+///     read_only: bool,
+/// }
+///
+/// let args = Args::parse_from(["kvd", "--read-only", "--address", "na+sm://", "kv.json"]);
+/// assert_eq!((args.serve.address.as_deref(), args.read_only), (Some("na+sm://"), true));
+/// ```
 #[derive(Debug, Clone, clap::Args)]
+#[command(about = None, long_about = None)]
 #[non_exhaustive]
 pub struct ServeArgs {
     /// The configuration; `-` is standard input.
@@ -56,7 +73,22 @@ pub struct ServeArgs {
 }
 
 /// Arguments of a command that checks a document ([`Daemon::check`](super::Daemon::check)).
+///
+/// ```
+/// use clap::Parser;
+/// use margo::daemon::CheckArgs;
+///
+/// #[derive(Parser)]
+/// enum Command {
+///     /// Checks a document, as a job does before it is queued.
+///     Check(CheckArgs),
+/// }
+///
+/// let Command::Check(args) = Command::parse_from(["kvd", "check", "--strict", "kv.json"]);
+/// assert!(args.strict && !args.names && args.file.ends_with("kv.json"));
+/// ```
 #[derive(Debug, Clone, clap::Args)]
+#[command(about = None, long_about = None)]
 #[non_exhaustive]
 pub struct CheckArgs {
     /// The document; `-` is standard input.
@@ -74,12 +106,23 @@ pub struct CheckArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::{Args as _, CommandFactory};
 
     use super::*;
 
     #[test]
     fn the_definition_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    /// It is for programmers; `--help` of their programs is for others.
+    #[test]
+    fn help_has_no_documentation_of_types() {
+        let command = || clap::Command::new("x").about("of the program");
+        let commands = [ServeArgs::augment_args(command()), CheckArgs::augment_args(command())];
+        for command in commands {
+            assert_eq!(command.get_about(), None);
+            assert_eq!(command.get_long_about(), None);
+        }
     }
 }

@@ -1,6 +1,15 @@
 //! The ways in which a command fails.
 
 /// The reason why a command failed, which decides the exit status.
+///
+/// ```
+/// use margo::daemon::Failure;
+///
+/// let failure = Failure::new("cannot open the archive", "permission denied");
+/// assert!(matches!(failure, Failure::Failed(_)));
+/// assert_eq!(failure.to_string(), "cannot open the archive: permission denied");
+/// assert_eq!((failure.status(), Failure::Signal(15).status()), (1, 143));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {

@@ -25,6 +25,25 @@ const LABEL_CHARS_MAX: usize = 256;
 const NAME_CHARS_MAX: usize = 64;
 
 /// The meaning of the values of a column.
+///
+/// ```
+/// use margo::metrics::{ColumnKind, ColumnMetrics};
+///
+/// /// A head for a screen.
+/// fn head(column: &ColumnMetrics) -> String {
+///     match column.kind {
+///         ColumnKind::Counter => format!("{}/s", column.name.trim_end_matches("_total")),
+///         _ => column.name.clone(),
+///     }
+/// }
+///
+/// let column = serde_json::json!({ "name": "hits_total", "kind": "counter" });
+/// assert_eq!(head(&serde_json::from_value(column)?), "hits/s");
+/// // Of a peer that has a later version:
+/// let kind: ColumnKind = serde_json::from_value("histogram".into())?;
+/// assert_eq!(kind, ColumnKind::Unknown);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -93,6 +112,28 @@ pub struct TableSpec<const L: usize, const C: usize> {
 }
 
 /// A column of a [`TableMetrics`].
+///
+/// ```
+/// # use margo::Instance;
+/// # use margo::metrics::{Column, TableSpec};
+/// # const CACHES: TableSpec<1, 1> = TableSpec {
+/// #     name: "cache",
+/// #     labels: ["cache"],
+/// #     columns: [Column::counter("hits_total", "Entries that were found.")],
+/// # };
+/// # let instance = Instance::builder("na+sm://").start()?;
+/// # let rows = || vec![(["users".to_owned()], [7.0])];
+/// # let published = instance.monitoring().publish(&CACHES, rows)?;
+/// use margo::metrics::ColumnKind;
+///
+/// let metrics = instance.metrics();
+/// let column = &metrics.tables[0].columns[0];
+/// assert_eq!((&*column.name, column.kind), ("hits_total", ColumnKind::Counter));
+/// println!("{}: {}", column.name, column.help);
+/// # drop(published);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -106,6 +147,28 @@ pub struct ColumnMetrics {
 }
 
 /// A row of a [`TableMetrics`].
+///
+/// ```
+/// # use margo::Instance;
+/// # use margo::metrics::{Column, TableSpec};
+/// # const CACHES: TableSpec<1, 1> = TableSpec {
+/// #     name: "cache",
+/// #     labels: ["cache"],
+/// #     columns: [Column::counter("hits_total", "Entries that were found.")],
+/// # };
+/// # let instance = Instance::builder("na+sm://").start()?;
+/// # let rows = || vec![(["users".to_owned()], [7.0])];
+/// # let published = instance.monitoring().publish(&CACHES, rows)?;
+/// use margo::metrics::RowMetrics;
+///
+/// let metrics = instance.metrics();
+/// for RowMetrics { labels, values, .. } in &metrics.tables[0].rows {
+///     assert_eq!((&*labels[0], values[0]), ("users", 7.0));
+/// }
+/// # drop(published);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -118,6 +181,27 @@ pub struct RowMetrics {
 
 /// A table that a program has published: see
 /// [`InstanceMonitoring::publish`](crate::groups::InstanceMonitoring::publish).
+///
+/// ```
+/// # use margo::Instance;
+/// # use margo::metrics::{Column, TableSpec};
+/// # const CACHES: TableSpec<1, 1> = TableSpec {
+/// #     name: "cache",
+/// #     labels: ["cache"],
+/// #     columns: [Column::counter("hits_total", "Entries that were found.")],
+/// # };
+/// # let instance = Instance::builder("na+sm://").start()?;
+/// # let rows = || vec![(["users".to_owned()], [7.0])];
+/// # let published = instance.monitoring().publish(&CACHES, rows)?;
+/// let metrics = instance.metrics();
+/// let table = metrics.tables.iter().find(|table| table.name == "cache").expect("it is published");
+/// let hits = table.columns.iter().position(|column| column.name == "hits_total").expect("it is");
+/// let all: f64 = table.rows.iter().map(|row| row.values[hits]).sum();
+/// assert_eq!((all, table.rows_left_out), (7.0, 0));
+/// # drop(published);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -136,6 +220,31 @@ pub struct TableMetrics {
 
 /// A table that is published, until this is dropped. See
 /// [`InstanceMonitoring::publish`](crate::groups::InstanceMonitoring::publish).
+///
+/// ```
+/// # use margo::Instance;
+/// # use margo::metrics::{Column, TableSpec};
+/// # const CACHES: TableSpec<1, 1> = TableSpec {
+/// #     name: "cache",
+/// #     labels: ["cache"],
+/// #     columns: [Column::counter("hits_total", "Entries that were found.")],
+/// # };
+/// # let instance = Instance::builder("na+sm://").start()?;
+/// use margo::metrics::PublishedTable;
+///
+/// /// A cache whose figures are seen for as long as it lives.
+/// struct Cache {
+///     _published: PublishedTable,
+/// }
+///
+/// let rows = || vec![(["users".to_owned()], [7.0])];
+/// let cache = Cache { _published: instance.monitoring().publish(&CACHES, rows)? };
+/// assert_eq!(instance.metrics().tables.len(), 1);
+/// drop(cache);
+/// assert!(instance.metrics().tables.is_empty());
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "the table is taken back when this is dropped"]
 #[derive(Debug)]
 pub struct PublishedTable {
