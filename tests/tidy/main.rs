@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+mod examples;
 mod imports;
 mod structure;
 mod words;
