@@ -195,6 +195,10 @@ pub struct GetManyArgs<B = Bytes> {
     pub most: u64,
 }
 
+impl DecodeInPlace for GetManyArgs {
+    type InPlace<'a> = GetManyArgs<Bytes<&'a [u8]>>;
+}
+
 /// Arguments of [`READ`].
 ///
 /// ```

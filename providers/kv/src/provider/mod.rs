@@ -25,7 +25,7 @@ use margo::{
 };
 use serde::de::DeserializeOwned;
 
-use self::service::Service;
+use self::service::{Service, say_if_untold};
 use crate::rpc::{
     CHANGE, COUNT, FLUSH, GET, GET_MANY, IDENTITY, LIST, MEASURE, READ, STAT, WAIT, description,
 };
@@ -160,7 +160,6 @@ impl KvProvider {
     pub fn start(provider: Provider, config: &KvConfig) -> Result<Self, StartError> {
         let service = Arc::new(Service::new(config)?);
         let serving = Serving { provider: &provider, service: &service };
-        serving.serve(GET_MANY, Service::get_many)?;
         serving.serve(READ, Service::read)?;
         serving.serve(MEASURE, Service::measure)?;
         serving.serve(COUNT, Service::count)?;
@@ -171,12 +170,11 @@ impl KvProvider {
         let own = service.clone();
         provider.serve(GET).in_place(move |(), args, request| own.get(args, &request))?;
         let own = service.clone();
+        provider.serve(GET_MANY).in_place(move |(), args, request| own.get_many(args, &request))?;
+        let own = service.clone();
         provider.register(CHANGE, move |request| {
             let (args, request) = request.take_args();
-            if let Err(error) = request.respond(&own.change(args, &request)) {
-                // Nobody to tell: the origin is gone, or this instance is closed.
-                tracing::debug!(rpc = request.rpc_name(), %error, "no answer");
-            }
+            say_if_untold(&request, request.respond(&own.change(args, &request)));
         })?;
         provider.describe(description())?;
         // Last: who asks what serves under this id finds it serving.

@@ -9,8 +9,9 @@ use std::time::Instant;
 
 use margo::cancel::CancelToken;
 use margo::encoding::Bytes;
+
 use margo::ult::wait_any;
-use margo::{Bulk, Handle};
+use margo::{Bulk, Handle, RespondError};
 
 use super::budget::Budget;
 use super::scan;
@@ -43,6 +44,13 @@ pub(super) struct Service {
 
 /// A request without its arguments.
 type Request<R> = Handle<(), Result<R, KvError>>;
+
+/// Nobody to tell: the origin is gone, or this instance is closed.
+pub(super) fn say_if_untold<R>(request: &Request<R>, told: Result<(), RespondError>) {
+    if let Err(error) = told {
+        tracing::debug!(rpc = request.rpc_name(), %error, "no answer");
+    }
+}
 
 impl Service {
     pub(super) fn new(config: &KvConfig) -> Result<Self, StartError> {
@@ -80,28 +88,43 @@ impl Service {
         if let Some(error) = failed {
             told = request.respond(&Err(error));
         }
-        if let Err(error) = told {
-            // Nobody to tell: the origin is gone, or this instance is closed.
-            tracing::debug!(rpc = request.rpc_name(), %error, "no answer");
-        }
+        say_if_untold(request, told);
     }
 
-    pub(super) fn get_many<R>(
+    /// Gathers all values in one buffer: an allocation for each costs more than to look it up.
+    pub(super) fn get_many(
         &self,
-        request: &Handle<GetManyArgs, R>,
-    ) -> Result<Vec<Result<Found, KvError>>, KvError> {
-        let GetManyArgs { keys, most } = request.args();
-        let view = self.database.view()?;
-        let mut left = self.page_bytes;
-        let found = |(at, key): (usize, &Bytes)| {
+        args: GetManyArgs<Bytes<&[u8]>>,
+        request: &Request<Vec<Result<Found, KvError>>>,
+    ) {
+        let view = match self.database.view() {
+            Ok(view) => view,
+            Err(error) => return say_if_untold(request, request.respond(&Err(error))),
+        };
+        let (mut values, page_bytes) = (Vec::new(), self.page_bytes);
+        let place = |(at, key): (usize, &Bytes<&[u8]>)| {
             if at % STEP == STEP - 1 {
                 margo::ult::yield_now();
             }
-            let found = find(&*view, key, 0, left.min(*most));
-            left -= found.as_ref().map_or(0, |found| found.value.len() as u64);
-            found
+            let mut place = Err(KvError::NotFound);
+            view.get(key, &mut |Record { version, value }| {
+                let (from, need) = (values.len(), value.len() as u64);
+                place = match need > args.most.min(page_bytes - from as u64) {
+                    true => Err(KvError::TooSmall { need }),
+                    false => {
+                        values.extend_from_slice(value);
+                        Ok((version, from..values.len()))
+                    }
+                };
+            })?;
+            place
         };
-        Ok(keys.iter().enumerate().map(found).collect())
+        let places: Vec<_> = args.keys.iter().enumerate().map(place).collect();
+        let found = places.into_iter().map(|place| {
+            place.map(|(version, place)| Found { version, value: Bytes(&values[place]) })
+        });
+        let found = Ok::<Vec<_>, KvError>(found.collect());
+        say_if_untold(request, request.respond_as(&found));
     }
 
     pub(super) fn read<R>(&self, request: &Handle<ReadArgs, R>) -> Result<Meta, KvError> {
