@@ -209,7 +209,7 @@ pub(crate) enum KvCommand {
     },
     /// Prints keys and their values, each pair as one line of JSON: {"key": "a", "value": "1"}.
     ///
-    /// Bytes that are no text are {"base64": "/w=="}. All keys are of one moment.
+    /// Bytes that are no text are {"base64": "/w=="}. All keys of a server are of one moment.
     Dump {
         #[command(flatten)]
         of: KvArgs,
@@ -250,9 +250,12 @@ pub(crate) enum KvCommand {
 /// The options of all commands of a key-value store.
 #[derive(Debug, clap::Args)]
 pub(crate) struct KvArgs {
-    /// Address of the process, as `margo serve` prints one.
+    /// Address of the process, as `margo serve` prints one. Several, of one transport, separated by
+    /// commas: the servers that have the keys together, all of them, in any order.
+    #[arg(value_name = "ADDRESS[,ADDRESS…]")]
     pub(crate) address: String,
-    /// The provider. Default: the only one that describes itself as a key-value store.
+    /// The provider, of every server. Default: the only one there that describes itself as a
+    /// key-value store.
     #[arg(long, value_name = "ID")]
     pub(crate) provider_id: Option<u16>,
     /// Seconds after which a call is given up.

@@ -21,7 +21,7 @@ use margo_provider_kv::{ClientError, IDENTITY, KvClient, Selection};
 use crate::args::{KvArgs, KvCommand};
 use crate::services;
 use crate::support::output;
-use crate::support::peer::Callers;
+use crate::support::peer::{Callers, transport};
 
 /// `margo kv …`.
 pub(crate) fn run(command: &KvCommand) -> Result<(), Failure> {
@@ -64,10 +64,26 @@ fn on(
 ) -> Result<(), Failure> {
     let limit = Duration::from_secs_f64(args.timeout);
     let mut callers = Callers::with(args.client.config.as_deref())?;
-    let (instance, peer) = callers.reach(&args.address)?;
-    let done = store(args, &instance, &peer, limit).and_then(|kv| work(&kv, limit));
-    drop((instance, peer));
+    let done = client(args, &mut callers, limit).and_then(|kv| work(&kv, limit));
     done.and(callers.end())
+}
+
+/// A client of the servers that are meant.
+fn client(args: &KvArgs, callers: &mut Callers, limit: Duration) -> Result<KvClient, Failure> {
+    let addresses: Vec<_> = args.address.split(',').collect();
+    let (instance, first) = callers.reach(addresses[0])?;
+    if let [_] = *addresses {
+        return store(args, &instance, &first, limit);
+    }
+    if addresses.iter().any(|address| transport(address) != transport(addresses[0])) {
+        return Err(Failure::Usage("the addresses are of several transports".to_owned()));
+    }
+    let member = |address: &&str| {
+        let (_, peer) = callers.reach(address)?;
+        Ok(store(args, &instance, &peer, limit)?.owner(b"").clone())
+    };
+    let targets = addresses.iter().map(member).collect::<Result<Vec<_>, _>>()?;
+    KvClient::cluster(&instance, targets, limit).map_err(failed)
 }
 
 /// The provider that is meant, which is asked whether it is a key-value store.
@@ -93,7 +109,7 @@ fn store(
         ref several => {
             let ids: Vec<_> = several.iter().map(|service| service.provider.to_string()).collect();
             Err(Failure::Usage(format!(
-                "there are several key-value stores; say which one by --provider-id: {}",
+                "there are several key-value stores at {peer}; say which one by --provider-id: {}",
                 ids.join(", ")
             )))
         }

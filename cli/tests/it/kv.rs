@@ -148,3 +148,45 @@ fn documents_of_key_value_stores_are_checked() {
     let ended = run(margo(temp.path()).args(["config", "schema"]), "").expect(0);
     assert!(ended.stdout.contains("view_idle_ms"));
 }
+
+#[test]
+fn several_servers_have_the_keys_together() {
+    let temp = tempfile::tempdir().unwrap();
+    for transport in ["na+sm://", "na+tcp://127.0.0.1:0"] {
+        let start = |n| {
+            let place = temp.path().join(format!("{}{n}", &transport[3..6]));
+            std::fs::create_dir(&place).unwrap();
+            service(&place, transport)
+        };
+        let services: Vec<_> = (0..3).map(start).collect();
+        let all: Vec<_> = services.iter().map(|service| &*service.address).collect();
+        let all = all.join(",");
+        let of = |words: &[&str], input: &str| -> Ended {
+            let (command, rest) = words.split_first().unwrap();
+            let words = [&[*command, &all], rest, &["--provider-id", "1"]].concat();
+            run(&mut kv(temp.path(), &words), input)
+        };
+        let lines: Vec<_> =
+            (0..200).map(|n| format!("{{\"key\":\"k{n:04}\",\"value\":\"{n}\"}}\n")).collect();
+        assert_eq!(of(&["load"], &lines.concat()).expect(0).stdout, "200 keys stored\n");
+        of(&["put", "a", "one"], "").expect(0);
+        assert_eq!(of(&["get", "a"], "").expect(0).stdout, "one");
+        assert_eq!(of(&["list", "--prefix", "a"], "").expect(0).stdout, "a\n");
+        of(&["erase", "a"], "").expect(0);
+        assert_eq!(of(&["dump"], "").expect(0).stdout, lines.concat());
+        let bench = of(&["bench", "--keys", "100"], "").expect(0);
+        assert!(bench.stdout.starts_with("put: 100 keys"), "{bench:?}");
+        // Each has some of them.
+        for service in &services {
+            let words = ["list", &service.address, "--provider-id", "1"];
+            let own = run(&mut kv(temp.path(), &words), "").expect(0).stdout;
+            assert!((20..120).contains(&own.lines().count()), "{own}");
+        }
+        let twice = format!("{all},{}", services[0].address);
+        let ended = run(&mut kv(temp.path(), &["list", &twice, "--provider-id", "1"]), "");
+        assert!(ended.expect(1).stderr.contains("have the same database"));
+    }
+    let words = ["list", "na+sm://nobody-1,na+tcp://127.0.0.1:1", "--provider-id", "1"];
+    let ended = run(&mut kv(temp.path(), &words), "").expect(2);
+    assert!(ended.stderr.contains("of several transports"), "{ended:?}");
+}

@@ -83,6 +83,10 @@ pub enum KvError {
     /// had to make room for others, or was of another caller. Begin the list again.
     #[error("the view of the database that the list was read from is not kept any more")]
     Gone,
+    /// No answer about this key, though there are answers about others of the same call, from other
+    /// servers: of a change, it may have been made. Servers do not say so, clients do.
+    #[error("no answer about the key: {}", printable(.0))]
+    Unanswered(String),
     /// The provider closes, so what is waited for is not told any more.
     #[error("the provider closes")]
     Closing,
@@ -159,6 +163,18 @@ pub enum ClientError {
     NoMemory {
         /// Bytes of the value.
         bytes: u64,
+    },
+    /// The keys of a batch that is atomic, or has conditions of the whole, are at several servers.
+    /// Nothing was sent.
+    #[error("the keys of a batch that is made as a whole are at several servers")]
+    SeveralOwners,
+    /// Two servers of a cluster have one database, or a snapshot of the other one's.
+    #[error("{first} and {second} have the same database")]
+    SameDatabase {
+        /// A server.
+        first: String,
+        /// Another one.
+        second: String,
     },
     /// The target's answer contradicts the request: it is not a key-value provider, or another
     /// version.

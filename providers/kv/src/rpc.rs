@@ -256,7 +256,7 @@ pub struct ReadArgs<B = Bytes> {
 /// let changes = vec![Change::Put { key, value, when: Condition::Always }];
 /// let batch = Batch { is_atomic: false, only_if: Vec::new(), changes };
 /// service.memory().expose_ref(&long, |bulk| {
-///     let args = ChangeArgs { batch, durability: None, bulk: Some(bulk.clone()) };
+///     let args = ChangeArgs { batch, durability: None, bulk: Some(bulk.clone()), skip: 0 };
 ///     service.forward(CHANGE.sending(), &target, &args)
 /// })???;
 /// assert_eq!(kv.get(b"image", limit)?.value.0, long);
@@ -268,7 +268,7 @@ pub struct ReadArgs<B = Bytes> {
 pub enum Part<B = Bytes> {
     /// In the request.
     Here(B),
-    /// So many bytes of the origin's memory, behind those of the parts before.
+    /// So many bytes of the origin's memory, behind those of the parts before it in the request.
     There(u64),
 }
 
@@ -290,7 +290,7 @@ pub enum Part<B = Bytes> {
 /// let [key, value] = ["apple", "red"].map(|text| Part::Here(Bytes(text.as_bytes().to_vec())));
 /// let changes = vec![Change::Put { key, value, when: Condition::Always }];
 /// let batch = Batch { is_atomic: true, only_if: Vec::new(), changes };
-/// let args = ChangeArgs { batch, durability: Some(Durability::Synced), bulk: None };
+/// let args = ChangeArgs { batch, durability: Some(Durability::Synced), bulk: None, skip: 0 };
 /// assert!(service.forward(CHANGE, &target, &args)??[0].is_ok());
 /// assert_eq!(kv.get(b"apple", limit)?.value.0, b"red");
 /// # drop(running);
@@ -305,6 +305,8 @@ pub struct ChangeArgs<B = Bytes> {
     pub durability: Option<Durability>,
     /// The origin's memory, readable, if a part is there.
     pub bulk: Option<Bulk>,
+    /// Bytes of it before the first part.
+    pub skip: u64,
 }
 
 /// Least and most bytes of a key, or of a value.
@@ -626,7 +628,7 @@ pub struct WaitArgs<B = Bytes> {
 /// use margo_provider_kv::KvStat;
 ///
 /// kv.put(b"apple", b"red", limit)?;
-/// let KvStat { keys, changes, commits, .. } = kv.stat(limit)?;
+/// let KvStat { keys, changes, commits, .. } = kv.stat(limit)?[0];
 /// assert_eq!((keys, changes, commits), (1, 1, 1));
 /// # drop(running);
 /// # service.finalize_and_wait()?;
@@ -634,6 +636,9 @@ pub struct WaitArgs<B = Bytes> {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KvStat {
+    /// The id of the database: a random number, which it was given when it was made. On disk it
+    /// keeps it, and snapshots have it. Decides which keys it has among several servers.
+    pub id: u64,
     /// Keys; of fjall an estimate.
     pub keys: u64,
     /// Bytes of keys and values; of fjall those of its files.

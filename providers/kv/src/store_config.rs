@@ -187,6 +187,9 @@ pub struct StoreConfig {
     pub max_bytes: Option<u64>,
     /// `cache_bytes`: memory for what was read from the disk. Default 256 MiB.
     pub cache_bytes: usize,
+    /// `id`: the id of the database among those of a [cluster](crate::KvClient::cluster). Default:
+    /// a random one, which a database on disk keeps, and one in memory does not.
+    pub id: Option<u64>,
 }
 
 impl Default for StoreConfig {
@@ -203,6 +206,7 @@ impl Default for StoreConfig {
             max_queued_bytes: 64 << 20,
             max_bytes: None,
             cache_bytes: 256 << 20,
+            id: None,
         }
     }
 }
@@ -312,7 +316,15 @@ impl StoreConfig {
                                     (memory, redb), or of the disk (fjall). Default none."
                 },
                 "cache_bytes": count(CACHE_BYTES_MIN as u64, None, cache_bytes, "Memory for what \
-                    was read from the disk.")
+                    was read from the disk."),
+                "id": {
+                    "type": ["integer", "null"],
+                    "minimum": 0,
+                    "maximum": u64::MAX,
+                    "description": "The id of the database in a cluster of servers. Default: a \
+                                    random one, which a database on disk keeps, and one in memory \
+                                    does not."
+                }
             },
             "additionalProperties": false
         })
@@ -359,6 +371,8 @@ mod tests {
             json!({ "path": "x" }),
             json!({ "kind": "memory" }),
             json!({ "kind": "memory", "order": "ordered", "max_bytes": 0 }),
+            json!({ "kind": "memory", "id": u64::MAX }),
+            json!({ "kind": "memory", "id": -1 }),
             json!({ "kind": "fjall", "path": "x", "sync": { "interval_msec": 10 } }),
             json!({ "path": "x", "sync": "never", "integrity": "open", "max_key_bytes": 1 }),
             json!({ "path": "x", "sync": null, "integrity": null, "kind": null, "order": null }),

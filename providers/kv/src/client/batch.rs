@@ -5,15 +5,22 @@
 //! | that the request has room for, as long as it is eager | in the request |
 //! | such that are too many together | the runtime has the target fetch the request |
 //! | longer than the eager size by themselves | the target pulls them from the caller's memory: no copy here, and one there |
+//!
+//! A batch for several members of a cluster is split, and all get their share at the same time;
+//! their parts of the caller's memory lie one behind the other.
 
+use std::convert::Infallible;
+use std::ops::Range;
 use std::time::Duration;
 
 use margo::encoding::Bytes;
+use margo::{Bulk, BulkError, Instance};
 
+use super::member::{answers, owner, result_of_key};
 use super::{KvClient, bad_answer};
-use crate::ClientError;
-use crate::model::{Batch, Change, Condition, KeyRange, Outcomes};
+use crate::model::{Batch, Change, Changed, Condition, KeyRange, Outcomes};
 use crate::rpc::{CHANGE, ChangeArgs, Part};
+use crate::{ClientError, KvError};
 
 /// Changes that are made in one call, in their order; from [`KvClient::batch`]. Each of them has a
 /// result of its own, unless they are [`atomic`](Self::atomic).
@@ -122,6 +129,11 @@ impl<'a> KvBatch<'a> {
     /// [`ClientError`] of the whole: no change was made because of a condition, or, of an atomic
     /// batch, because of the first change that failed. After a time-out or the loss of the target
     /// an atomic batch is made, or it is not; of others any part may be.
+    ///
+    /// In a cluster, [`SeveralOwners`](ClientError::SeveralOwners) of a batch that is atomic or has
+    /// conditions of the whole and is not for one member: nothing was sent. Of other batches for
+    /// several members, a change of which the member does not answer has the outcome
+    /// [`Unanswered`](KvError::Unanswered), and may have been made.
     pub fn run(self, limit: Duration) -> Result<Outcomes, ClientError> {
         let changes = self.len();
         let outcomes = self.client.apply(self.batch, limit)?;
@@ -138,24 +150,155 @@ impl KvClient {
         batch: Batch<&[u8]>,
         limit: Duration,
     ) -> Result<Outcomes, ClientError> {
+        let Some(owner) = self.one_owner(&batch) else {
+            return match batch.is_atomic || !batch.only_if.is_empty() {
+                true => Err(ClientError::SeveralOwners),
+                false => self.apply_split(batch.changes, limit),
+            };
+        };
+        let (member, mut long) = (&self.members[owner], LongParts::of(self));
+        let mut args = self.args(batch, &mut long);
+        long.expose(&member.instance, |bulk| {
+            args.bulk = bulk.cloned();
+            member.call(CHANGE.sending(), &args, limit)
+        })?
+    }
+
+    /// The member that has all keys of a batch.
+    fn one_owner(&self, batch: &Batch<&[u8]>) -> Option<usize> {
+        if self.members.len() == 1 {
+            return Some(0);
+        }
+        let conditions = batch.only_if.iter().flat_map(|(key, _)| self.owners(Some(key)));
+        let changes = batch.changes.iter().flat_map(|change| self.owners(key_of(change)));
+        let mut owners = conditions.chain(changes);
+        let owner = owners.next().unwrap_or_default();
+        owners.all(|other| other == owner).then_some(owner)
+    }
+
+    /// The member that has a key; all of them for a change of no key in particular.
+    fn owners(&self, key: Option<&[u8]>) -> Range<usize> {
+        match key.map(|key| owner(&self.members, key)) {
+            Some(owner) => owner..owner + 1,
+            None => 0..self.members.len(),
+        }
+    }
+
+    /// Makes changes of several members, all at the same time.
+    fn apply_split(
+        &self,
+        changes: Vec<Change<&[u8]>>,
+        limit: Duration,
+    ) -> Result<Outcomes, ClientError> {
+        let mut outcomes = vec![None; changes.len()];
+        let mut shares = vec![(Vec::new(), Batch::default()); self.members.len()];
+        for (place, change) in changes.into_iter().enumerate() {
+            for (places, share) in &mut shares[self.owners(key_of(&change))] {
+                places.push(place);
+                share.changes.push(change.clone());
+            }
+        }
+        let mut long = LongParts::of(self);
+        let shares = shares.into_iter().zip(&*self.members);
+        let shares = shares.filter(|((places, _), _)| !places.is_empty());
+        let calls = shares.map(|((places, share), member)| {
+            (places, member, self.args(share, &mut long), long.end)
+        });
+        let mut calls: Vec<_> = calls.collect();
+        let told: Vec<_> = long.expose(&self.members[0].instance, |bulk| {
+            let started = calls.iter_mut().map(|(_, member, args, end)| {
+                // To those who need it.
+                args.bulk = bulk.filter(|_| args.skip < *end).cloned();
+                member.start(CHANGE.sending(), args, limit)
+            });
+            answers(started.collect()).collect()
+        })?;
+        for (told, (places, ..)) in told.into_iter().zip(calls) {
+            let told = told.and_then(|told| match told.len() == places.len() {
+                true => Ok(told),
+                false => Err(bad_answer(format!("{} outcomes of {}", told.len(), places.len()))),
+            });
+            let told = told.unwrap_or_else(|error| vec![Err(result_of_key(error)); places.len()]);
+            for (place, told) in places.into_iter().zip(told) {
+                outcomes[place] = Some(match outcomes[place].take() {
+                    Some(before) => sum(before, told),
+                    None => told,
+                });
+            }
+        }
+        Ok(outcomes.into_iter().flatten().collect())
+    }
+
+    /// The arguments of a call that makes these changes; its parts that are long are behind those
+    /// that there are.
+    fn args<'a>(
+        &self,
+        batch: Batch<&'a [u8]>,
+        long: &mut LongParts<'a>,
+    ) -> ChangeArgs<Bytes<&'a [u8]>> {
+        let skip = long.end;
+        let Ok(batch) = batch.try_map(|bytes| Ok::<_, Infallible>(long.part(bytes)));
+        ChangeArgs { batch, durability: self.durability, bulk: None, skip }
+    }
+}
+/// The bytes of calls that are too long for requests: the targets pull them from where they are.
+struct LongParts<'a> {
+    /// The most that a request carries of one.
+    eager: usize,
+    bytes: Vec<&'a [u8]>,
+    /// Their sum.
+    end: u64,
+}
+
+impl<'a> LongParts<'a> {
+    fn of(client: &KvClient) -> Self {
         // A request that is longer is fetched, which takes as long as to pull the bytes alone, and
         // copies them.
-        let eager = self.instance.network().eager_bytes();
-        let mut long = Vec::new();
-        let batch = batch.try_map(|bytes: &[u8]| {
-            if bytes.len() <= eager {
-                return Ok::<_, ClientError>(Part::Here(Bytes(bytes)));
-            }
-            long.push(bytes);
-            Ok(Part::There(bytes.len() as u64))
-        })?;
-        let mut args = ChangeArgs { batch, durability: self.durability, bulk: None };
-        if long.is_empty() {
-            return self.call(CHANGE.sending(), &args, limit);
+        let eager = client.members[0].instance.network().eager_bytes();
+        Self { eager, bytes: Vec::new(), end: 0 }
+    }
+
+    fn part(&mut self, bytes: &'a [u8]) -> Part<Bytes<&'a [u8]>> {
+        if bytes.len() <= self.eager {
+            return Part::Here(Bytes(bytes));
         }
-        self.instance.memory().expose_ref_segments(&long, |bulk| {
-            args.bulk = Some(bulk.clone());
-            self.call(CHANGE.sending(), &args, limit)
-        })?
+        self.bytes.push(bytes);
+        self.end += bytes.len() as u64;
+        Part::There(bytes.len() as u64)
+    }
+
+    /// Makes calls while targets may read them, if there are any.
+    fn expose<T>(
+        &self,
+        instance: &Instance,
+        call: impl FnOnce(Option<&Bulk>) -> T,
+    ) -> Result<T, BulkError> {
+        match self.bytes.is_empty() {
+            true => Ok(call(None)),
+            false => instance.memory().expose_ref_segments(&self.bytes, |bulk| call(Some(bulk))),
+        }
+    }
+}
+
+/// The outcome of a range of keys that several members have some of.
+fn sum(
+    before: Result<Changed, KvError>,
+    more: Result<Changed, KvError>,
+) -> Result<Changed, KvError> {
+    match (before?, more?) {
+        (Changed::Erased { count }, Changed::Erased { count: more }) => {
+            Ok(Changed::Erased { count: count.saturating_add(more) })
+        }
+        (before, _) => Ok(before),
+    }
+}
+
+/// The key of a change; none of a range.
+fn key_of<'a>(change: &Change<&'a [u8]>) -> Option<&'a [u8]> {
+    match change {
+        Change::Put { key, .. } | Change::Append { key, .. } | Change::Erase { key, .. } => {
+            Some(key)
+        }
+        Change::EraseRange(_) => None,
     }
 }

@@ -6,13 +6,15 @@
 //! | the name, NUL, the number of a document, 8 bytes, the highest first | the document |
 //!
 //! A document is added in an atomic batch under the condition that the next number is still what it
-//! was; numbers are not used again.
+//! was; numbers are not used again. In a cluster all keys of a collection have one owner
+//! (`member.rs`).
 
 use std::time::Duration;
 
 use margo::encoding::Bytes;
 
-use super::{Clock, KvClient, bad_answer};
+use super::member::Clock;
+use super::{KvClient, bad_answer};
 use crate::model::{Condition, KeyRange};
 use crate::rpc::{Found, Meta, Selection};
 use crate::{ClientError, KvError};
@@ -51,7 +53,7 @@ impl Collection {
     pub(super) fn new(client: &KvClient, name: String) -> Self {
         let mut prefix = name.clone().into_bytes();
         prefix.push(0);
-        Self { client: client.clone(), prefix, name }
+        Self { client: client.of_owner(&prefix), prefix, name }
     }
 
     /// Adds documents. Returns their numbers.

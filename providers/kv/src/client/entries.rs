@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use super::{Clock, KvClient, bad_answer};
+use super::member::{Clock, Member, Started, answer};
+use super::{KvClient, bad_answer};
 use crate::ClientError;
 use crate::rpc::{Entry, LIST, ListArgs, Page, Selection};
 
 /// Keys to ask for in one page; the target has its own limit.
 const PAGE_ENTRIES: u32 = 4096;
 
-/// The keys of a selection, page by page; from [`KvClient::entries`] and [`KvClient::keys`]. The
-/// first error is the last item: to go on behind it, begin a new list behind the last key.
+/// The keys of a selection, page by page; from [`KvClient::entries`] and [`KvClient::keys`]. An
+/// error is the last item of a server: to go on behind it, begin a new list behind the last key. In
+/// a cluster, the keys of the others follow.
 ///
 /// ```
 /// # use margo::{Instance, ProviderHandle, ProviderId};
@@ -36,9 +38,18 @@ const PAGE_ENTRIES: u32 = 4096;
 #[derive(Debug)]
 #[must_use = "nothing is asked for before `next`"]
 pub struct Entries {
-    client: KvClient,
+    lists: Vec<List>,
+    is_backwards: bool,
+}
+
+/// The list of one member.
+#[derive(Debug)]
+struct List {
+    member: Member,
     args: ListArgs,
     limit: Duration,
+    /// The next page, if it is under way.
+    asked: Option<Started<Page>>,
     page: std::vec::IntoIter<Entry>,
     is_over: bool,
 }
@@ -50,14 +61,66 @@ impl Entries {
         values: bool,
         limit: Duration,
     ) -> Self {
+        let is_backwards = selection.is_backwards;
         let args = ListArgs { selection, values, max: PAGE_ENTRIES, token: None };
-        let page = Vec::new().into_iter();
-        Self { client: client.clone(), args, limit, page, is_over: false }
+        let list = |member: &Member| List {
+            member: member.clone(),
+            args: args.clone(),
+            limit,
+            asked: None,
+            page: Vec::new().into_iter(),
+            is_over: false,
+        };
+        Self { lists: client.members.iter().map(list).collect(), is_backwards }
+    }
+}
+
+impl Iterator for Entries {
+    type Item = Result<Entry, ClientError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        // The pages that are needed are asked for before the first of them is waited for.
+        self.lists.iter_mut().for_each(List::ask);
+        for list in &mut self.lists {
+            if let Err(error) = list.fill() {
+                return Some(Err(error));
+            }
+        }
+        let heads = self.lists.iter().enumerate();
+        let heads = heads.filter_map(|(at, list)| Some((&list.page.as_slice().first()?.key.0, at)));
+        let (_, next) = if self.is_backwards { heads.max() } else { heads.min() }?;
+        self.lists[next].page.next().map(Ok)
+    }
+}
+
+impl List {
+    /// Returns whether an entry is here, or none is to come.
+    fn is_filled(&self) -> bool {
+        self.is_over || !self.page.as_slice().is_empty()
+    }
+
+    /// Asks for the next page if it is needed.
+    fn ask(&mut self) {
+        if !self.is_filled() && self.asked.is_none() {
+            self.asked = Some(self.member.start(LIST, &self.args, self.limit));
+        }
+    }
+
+    /// Waits until an entry is here, or none is to come. After an error there is none.
+    fn fill(&mut self) -> Result<(), ClientError> {
+        while !self.is_filled() {
+            let next = self.next_page();
+            self.is_over |= next.is_err();
+            next?;
+        }
+        Ok(())
     }
 
     fn next_page(&mut self) -> Result<(), ClientError> {
         let clock = Clock::of(self.limit);
-        let Page { mut entries, next } = self.client.call(LIST, &self.args, self.limit)?;
+        self.ask();
+        let Some(asked) = self.asked.take() else { return Ok(()) };
+        let Page { mut entries, next } = answer(asked)?;
         let is_stuck = match (&next, &self.args.token) {
             (Some(next), Some(token)) => next.after == token.after,
             (next, _) => next.is_some() && entries.is_empty(),
@@ -87,28 +150,9 @@ impl Entries {
             if entry.value.is_some() {
                 return Ok(entry);
             }
-            let found = self.client.fetch(&entry.key, view, entry.len, clock)?;
+            let found = self.member.fetch(&entry.key, view, entry.len, clock)?;
             Ok(Entry { value: Some(found.value), ..entry })
         };
         entries.into_iter().map(each).collect()
-    }
-}
-
-impl Iterator for Entries {
-    type Item = Result<Entry, ClientError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some(entry) = self.page.next() {
-                return Some(Ok(entry));
-            }
-            if self.is_over {
-                return None;
-            }
-            if let Err(error) = self.next_page() {
-                self.is_over = true;
-                return Some(Err(error));
-            }
-        }
     }
 }

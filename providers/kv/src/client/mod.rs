@@ -1,13 +1,15 @@
 //! The origin side: keys and values as method calls.
 //!
-//! Read this file, then `batch.rs` (several changes, and which bytes travel how), `entries.rs`
-//! (lists), `collection.rs` (documents).
+//! Read this file, then `member.rs` (which server has a key), `batch.rs` (several changes, and
+//! which bytes travel how), `entries.rs` (lists), `collection.rs` (documents).
 
 mod batch;
 mod collection;
 mod entries;
+mod member;
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use margo::encoding::Bytes;
 use margo::{ForwardError, ForwardRequest, Instance, ProviderHandle, Rpc, errors::IdentityError};
@@ -17,10 +19,11 @@ use serde::de::DeserializeOwned;
 pub use self::batch::KvBatch;
 pub use self::collection::Collection;
 pub use self::entries::Entries;
+use self::member::{Clock, Member, answers, ask_owners, owner, result_of_key};
 use crate::model::{Batch, Change, Changed, Condition, Durability, KeyRange, Outcomes};
 use crate::rpc::{
     COUNT, ChangeArgs, FLUSH, Found, GET, GET_MANY, GetArgs, GetManyArgs, IDENTITY, KvStat,
-    MEASURE, Meta, Part, READ, ReadArgs, STAT, Selection, WAIT, WaitArgs,
+    MEASURE, Meta, Part, STAT, Selection, WAIT, WaitArgs,
 };
 use crate::{CHANGE, ClientError, KvError};
 
@@ -28,7 +31,7 @@ use crate::{CHANGE, ClientError, KvError};
 /// each side takes less time than the further call does that fetches a long one without copies.
 const ANSWER_BYTES: u64 = 256 << 10;
 
-/// A key-value provider at a peer. Cheap to clone.
+/// A key-value provider at a peer, or a [cluster](Self::cluster) of several. Cheap to clone.
 ///
 /// Every method waits for its result, at most `limit` from its call: a ULT suspends, an OS thread
 /// parks. Long values are not copied here: the target reads and writes the caller's slices
@@ -57,8 +60,8 @@ const ANSWER_BYTES: u64 = 256 << 10;
 /// ```
 #[derive(Debug, Clone)]
 pub struct KvClient {
-    instance: Instance,
-    target: ProviderHandle,
+    /// At least one, in the order of the ids of their databases.
+    members: Arc<[Member]>,
     durability: Option<Durability>,
 }
 
@@ -81,12 +84,93 @@ impl KvClient {
 
     /// Speaks to `target` through `instance`. Does not contact it.
     pub fn new(instance: &Instance, target: ProviderHandle) -> Self {
-        Self { instance: instance.clone(), target, durability: None }
+        let member = Member { instance: instance.clone(), target, id: 0 };
+        Self { members: Arc::new([member]), durability: None }
     }
 
-    /// The provider it speaks to.
-    pub fn target(&self) -> &ProviderHandle {
-        &self.target
+    /// Speaks to several key-value providers as one key space: each key is at one of them, which
+    /// the key and the ids of the databases decide ([`KvStat::id`]), and not the order or the
+    /// addresses of `targets`. Asks all of them for their ids, at the same time.
+    ///
+    /// Calls go to the member that has the key, those for several keys to all that have some, at
+    /// the same time. Where one does not answer, only its keys fail
+    /// ([`Unanswered`](KvError::Unanswered) in calls that others have answered). A batch that is
+    /// atomic, or has conditions of the whole, is for keys of one member, such as the documents of
+    /// a [collection](Self::collection). Versions are those of the member.
+    ///
+    /// With one more member, a share of the keys of each other one belongs to it; nobody moves
+    /// them. A database in memory has another id when it is started again.
+    ///
+    /// ```
+    /// # use margo::{Instance, ProviderHandle, ProviderId};
+    /// # use margo_provider_kv::*;
+    /// # let limit = std::time::Duration::from_secs(10);
+    /// # let service = Instance::builder("na+sm://").start()?;
+    /// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+    /// # let start = |id| {
+    /// #     let provider = service.provider(ProviderId::new(id), &service.layout().rpc_pool());
+    /// #     KvProvider::start(provider, &config)
+    /// # };
+    /// # let running = [start(1)?, start(2)?, start(3)?];
+    /// let there = service.self_addr();
+    /// let targets = [1, 2, 3].map(|id| ProviderHandle::new(there.clone(), ProviderId::new(id)));
+    /// let kv = KvClient::cluster(&service, targets, limit)?;
+    /// for key in ["apple", "fig", "pear"] {
+    ///     kv.put(key.as_bytes(), b"", limit)?;
+    /// }
+    /// let keys = kv.keys(Selection::default(), limit).map(|entry| Ok(entry?.key.0));
+    /// let keys: Vec<_> = keys.collect::<Result<_, ClientError>>()?;
+    /// assert_eq!(keys, [&b"apple"[..], b"fig", b"pear"]);
+    /// # drop(running);
+    /// # service.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] of the first member that does not answer;
+    /// [`SameDatabase`](ClientError::SameDatabase) if two of them have the same id.
+    ///
+    /// # Panics
+    ///
+    /// Where there are no `targets`.
+    pub fn cluster(
+        instance: &Instance,
+        targets: impl IntoIterator<Item = ProviderHandle>,
+        limit: Duration,
+    ) -> Result<Self, ClientError> {
+        let member = |target| Member { instance: instance.clone(), target, id: 0 };
+        let mut members: Vec<_> = targets.into_iter().map(member).collect();
+        assert!(!members.is_empty(), "a cluster of no servers");
+        let started = members.iter().map(|member| member.start(STAT, &(), limit)).collect();
+        for (told, member) in answers(started).collect::<Vec<_>>().into_iter().zip(&mut members) {
+            member.id = told?.id;
+        }
+        members.sort_by_key(|member| member.id);
+        if let Some([first, second]) = members.windows(2).find(|pair| pair[0].id == pair[1].id) {
+            let (first, second) = (first.target.to_string(), second.target.to_string());
+            return Err(ClientError::SameDatabase { first, second });
+        }
+        Ok(Self { members: members.into(), durability: None })
+    }
+
+    /// The provider that has a key.
+    pub fn owner(&self, key: &[u8]) -> &ProviderHandle {
+        &self.member(key).target
+    }
+
+    fn member(&self, key: &[u8]) -> &Member {
+        &self.members[owner(&self.members, key)]
+    }
+
+    /// A client of the provider that has a key.
+    fn of_owner(&self, key: &[u8]) -> Self {
+        Self { members: Arc::new([self.member(key).clone()]), ..*self }
+    }
+
+    /// The providers that it speaks to.
+    pub fn members(&self) -> impl Iterator<Item = &ProviderHandle> {
+        self.members.iter().map(|member| &member.target)
     }
 
     /// A client whose changes are at least so safe before they are acknowledged. The provider's own
@@ -103,9 +187,11 @@ impl KvClient {
     /// [`NotFound`](KvError::NotFound) and others, as [`ClientError`].
     pub fn get(&self, key: &[u8], limit: Duration) -> Result<Found, ClientError> {
         let clock = Clock::of(limit);
-        let args = GetArgs { key: Bytes(key), most: ANSWER_BYTES };
-        match self.call(GET.sending(), &args, limit) {
-            Err(ClientError::Kv(KvError::TooSmall { need })) => self.fetch(key, None, need, clock),
+        let (member, args) = (self.member(key), GetArgs { key: Bytes(key), most: ANSWER_BYTES });
+        match member.call(GET.sending(), &args, limit) {
+            Err(ClientError::Kv(KvError::TooSmall { need })) => {
+                member.fetch(key, None, need, clock)
+            }
             answered => answered,
         }
     }
@@ -122,7 +208,7 @@ impl KvClient {
         into: &mut [u8],
         limit: Duration,
     ) -> Result<Meta, ClientError> {
-        self.read(key, None, into, limit)
+        self.member(key).read(key, None, into, limit)
     }
 
     /// The values of keys, each with its own result, in their order. Those of a database on disk
@@ -132,28 +218,37 @@ impl KvClient {
     /// # Errors
     ///
     /// [`ClientError`] of the whole; that of a key, such as [`NotFound`](KvError::NotFound), is its
-    /// result.
+    /// result. Where the keys have several owners, the result of those of which one does not answer
+    /// is [`Unanswered`](KvError::Unanswered).
     pub fn get_many(
         &self,
         keys: &[&[u8]],
         limit: Duration,
     ) -> Result<Vec<Result<Found, KvError>>, ClientError> {
         let clock = Clock::of(limit);
-        let args =
-            GetManyArgs { keys: keys.iter().map(|key| Bytes(*key)).collect(), most: ANSWER_BYTES };
-        let mut found = self.call(GET_MANY.sending(), &args, limit)?;
-        if found.len() != keys.len() {
-            return Err(bad_answer(format!("{} results for {} keys", found.len(), keys.len())));
+        let args = |keys| GetManyArgs { keys, most: ANSWER_BYTES };
+        let answers = ask_owners(&self.members, GET_MANY.sending(), keys, args, limit);
+        let is_whole = answers.len() == 1;
+        let mut results = vec![Err(KvError::NotFound); keys.len()];
+        for (places, answer) in answers {
+            let found = match answer {
+                Err(error) if !is_whole => vec![Err(result_of_key(error)); places.len()],
+                answer => answer?,
+            };
+            for (place, found) in places.into_iter().zip(found) {
+                results[place] = found;
+            }
         }
-        for (found, key) in found.iter_mut().zip(keys) {
-            if let Err(KvError::TooSmall { need }) = *found {
-                *found = match self.fetch(key, None, need, clock) {
+        for (result, key) in results.iter_mut().zip(keys) {
+            if let Err(KvError::TooSmall { need }) = *result {
+                *result = match self.member(key).fetch(key, None, need, clock) {
                     Err(ClientError::Kv(error)) => Err(error),
+                    Err(error) if !is_whole => Err(result_of_key(error)),
                     fetched => Ok(fetched?),
                 };
             }
         }
-        Ok(found)
+        Ok(results)
     }
 
     /// Returns how long the value of a key is, and its version; `None`: the key is not there.
@@ -175,12 +270,15 @@ impl KvClient {
         keys: &[&[u8]],
         limit: Duration,
     ) -> Result<Vec<Option<Meta>>, ClientError> {
-        let args: Vec<_> = keys.iter().map(|key| Bytes(*key)).collect();
-        let found = self.call(MEASURE.sending(), &args, limit)?;
-        if found.len() != keys.len() {
-            return Err(bad_answer(format!("{} lengths for {} keys", found.len(), keys.len())));
+        let mut lengths = vec![None; keys.len()];
+        for (places, answer) in
+            ask_owners(&self.members, MEASURE.sending(), keys, |keys| keys, limit)
+        {
+            for (place, length) in places.into_iter().zip(answer?) {
+                lengths[place] = length;
+            }
         }
-        Ok(found)
+        Ok(lengths)
     }
 
     /// Returns whether a key is there.
@@ -200,9 +298,12 @@ impl KvClient {
     /// ends, and others, as [`ClientError`].
     pub fn wait(&self, key: &[u8], above: u64, limit: Duration) -> Result<Found, ClientError> {
         let clock = Clock::of(limit);
+        let member = self.member(key);
         let args = WaitArgs { key: Bytes(key), above, most: ANSWER_BYTES };
-        match self.call(WAIT.sending(), &args, limit) {
-            Err(ClientError::Kv(KvError::TooSmall { need })) => self.fetch(key, None, need, clock),
+        match member.call(WAIT.sending(), &args, limit) {
+            Err(ClientError::Kv(KvError::TooSmall { need })) => {
+                member.fetch(key, None, need, clock)
+            }
             answered => answered,
         }
     }
@@ -285,7 +386,8 @@ impl KvClient {
         }
     }
 
-    /// Erases the keys of a range, such as `b"a"..b"b"`. Returns how many there were.
+    /// Erases the keys of a range, such as `b"a"..b"b"`. Returns how many there were. In a cluster
+    /// each member erases its own ones, also if another one fails.
     ///
     /// # Errors
     ///
@@ -310,12 +412,13 @@ impl KvClient {
     ///
     /// [`ClientError`].
     pub fn count(&self, selection: &Selection, limit: Duration) -> Result<u64, ClientError> {
-        self.call(COUNT.sending(), selection, limit)
+        Ok(self.ask_all(COUNT, selection, limit)?.into_iter().sum())
     }
 
     /// The keys of a selection, with their values. `limit` is for each page, of which an iteration
     /// may fetch several; all of them show the database as it was when the first one was. In memory
-    /// a list of several pages costs a walk over all keys for that.
+    /// a list of several pages costs a walk over all keys for that. A list of a cluster is merged
+    /// from those of its members, each of which shows a moment of its own.
     pub fn entries(&self, selection: Selection, limit: Duration) -> Entries {
         Entries::new(self, selection, true, limit)
     }
@@ -336,16 +439,17 @@ impl KvClient {
     ///
     /// [`ClientError`].
     pub fn flush(&self, limit: Duration) -> Result<(), ClientError> {
-        self.call(FLUSH, &(), limit)
+        self.ask_all(FLUSH, &(), limit).map(drop)
     }
 
-    /// Returns what the provider holds for its callers.
+    /// Returns what each provider has and holds for its callers, in the order of
+    /// [`members`](Self::members).
     ///
     /// # Errors
     ///
     /// [`ClientError`].
-    pub fn stat(&self, limit: Duration) -> Result<KvStat, ClientError> {
-        self.call(STAT, &(), limit)
+    pub fn stat(&self, limit: Duration) -> Result<Vec<KvStat>, ClientError> {
+        self.ask_all(STAT, &(), limit)
     }
 
     /// As [`get`](Self::get), and returns when the call is on its way, so that several are at a
@@ -382,7 +486,7 @@ impl KvClient {
         limit: Duration,
     ) -> Result<ForwardRequest<Result<Found, KvError>>, ForwardError> {
         let args = GetArgs { key: Bytes(key), most };
-        self.instance.rpc(GET.sending(), &self.target, &args).timeout(limit).start()
+        self.member(key).start(GET.sending(), &args, limit)
     }
 
     /// As [`put`](Self::put), and returns when the call is on its way. The value travels with it,
@@ -397,86 +501,32 @@ impl KvClient {
         value: &[u8],
         limit: Duration,
     ) -> Result<ForwardRequest<Result<Outcomes, KvError>>, ForwardError> {
+        let member = self.member(key);
         let (key, value) = (Part::Here(Bytes(key)), Part::Here(Bytes(value)));
         let changes = vec![Change::Put { key, value, when: Condition::Always }];
         let batch = Batch { is_atomic: true, only_if: Vec::new(), changes };
-        let args = ChangeArgs { batch, durability: self.durability, bulk: None };
-        self.instance.rpc(CHANGE.sending(), &self.target, &args).timeout(limit).start()
+        let args = ChangeArgs { batch, durability: self.durability, bulk: None, skip: 0 };
+        member.start(CHANGE.sending(), &args, limit)
     }
 
-    fn call<A: Serialize, R: DeserializeOwned>(
+    /// Asks all members, at the same time.
+    fn ask_all<A: Serialize, R: DeserializeOwned>(
         &self,
         rpc: Rpc<A, Result<R, KvError>>,
         args: &A,
         limit: Duration,
-    ) -> Result<R, ClientError> {
-        Ok(self.instance.forward_timed(rpc, &self.target, args, limit)??)
+    ) -> Result<Vec<R>, ClientError> {
+        let started = self.members.iter().map(|member| member.start(rpc, args, limit));
+        // All of them end before the first error is told.
+        let answers: Vec<_> = answers(started.collect()).collect();
+        answers.into_iter().collect()
     }
 
     /// Makes one change.
     fn change(&self, change: Change<&[u8]>, limit: Duration) -> Result<Changed, ClientError> {
-        let batch = Batch { is_atomic: true, only_if: Vec::new(), changes: vec![change] };
+        let batch = Batch { is_atomic: false, only_if: Vec::new(), changes: vec![change] };
         let mut outcomes = self.apply(batch, limit)?;
         Ok(outcomes.pop().ok_or_else(|| bad_answer("no outcome".to_owned()))??)
-    }
-
-    /// A value of `len` bytes, or of as many as it has by then; of a view, if one is given.
-    fn fetch(
-        &self,
-        key: &[u8],
-        view: Option<u64>,
-        mut len: u64,
-        clock: Clock,
-    ) -> Result<Found, ClientError> {
-        loop {
-            let mut value = Vec::new();
-            let room = usize::try_from(len).unwrap_or(usize::MAX);
-            value.try_reserve_exact(room).map_err(|_| ClientError::NoMemory { bytes: len })?;
-            value.resize(room, 0);
-            match self.read(key, view, &mut value, clock.left()) {
-                Ok(meta) => {
-                    value.truncate(usize::try_from(meta.len).unwrap_or(usize::MAX));
-                    return Ok(Found { version: meta.version, value: Bytes(value) });
-                }
-                Err(ClientError::Kv(KvError::TooSmall { need })) if need > len => len = need,
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    fn read(
-        &self,
-        key: &[u8],
-        view: Option<u64>,
-        into: &mut [u8],
-        limit: Duration,
-    ) -> Result<Meta, ClientError> {
-        let room = into.len() as u64;
-        let meta = self.instance.memory().expose_mut(into, |bulk| {
-            let args = ReadArgs { key: Bytes(key), view, bulk: bulk.clone() };
-            self.call(READ.sending(), &args, limit)
-        })??;
-        match meta.len <= room {
-            true => Ok(meta),
-            false => Err(bad_answer(format!("{} bytes read into {room}", meta.len))),
-        }
-    }
-}
-
-/// The time that is left of a limit.
-#[derive(Debug, Clone, Copy)]
-struct Clock {
-    begun: Instant,
-    limit: Duration,
-}
-
-impl Clock {
-    fn of(limit: Duration) -> Self {
-        Self { begun: Instant::now(), limit }
-    }
-
-    fn left(self) -> Duration {
-        self.limit.saturating_sub(self.begun.elapsed())
     }
 }
 

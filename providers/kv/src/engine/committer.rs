@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use super::contain::Health;
 use super::copy;
 use super::group::{Group, Limits};
+use super::sealed::random_id;
 use super::store::interface::{Keeps, Store, Usage, Writes, Written};
 use super::view::View;
 use crate::model::{Batch, Durability, Outcomes};
@@ -39,9 +40,10 @@ pub(super) struct Shown {
     counters: Mutex<Counters>,
 }
 
-/// Counts since the database was opened, but for the usage.
+/// The id of the database, its usage, and counts since it was opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counters {
+    pub(super) id: u64,
     pub(super) usage: Usage,
     pub(super) commits: u64,
     pub(super) changes: u64,
@@ -96,7 +98,8 @@ impl Committer {
     pub(super) fn new(open: Open, config: &StoreConfig) -> Result<Self, KvError> {
         let health = Health::default();
         let store = open(&health)?;
-        let counters = Counters { usage: store.usage(), ..Counters::default() };
+        let id = config.id.or_else(|| store.id()).unwrap_or_else(random_id);
+        let counters = Counters { id, usage: store.usage(), ..Counters::default() };
         let (view, counters) = (RwLock::new(Ok(store.view()?)), Mutex::new(counters));
         Ok(Self {
             open,
@@ -166,18 +169,19 @@ impl Committer {
     fn restore(&mut self, snapshot: Option<&Path>) -> Result<(), KvError> {
         let Some(snapshot) = snapshot else { return Ok(()) };
         let from = copy::open(snapshot)?;
+        let id = from.id().unwrap_or_else(random_id);
         let is_empty = self.ready()?.version() == 0;
         let Some(store) = self.store.as_mut().filter(|_| is_empty) else {
             let place = snapshot.display();
             return Err(KvError::Failed(format!("{place}: is restored to an empty database only")));
         };
-        if let Err(error) = from.view().and_then(|view| copy::copy(&*view, &mut **store)) {
+        if let Err(error) = from.view().and_then(|view| copy::copy(&*view, id, &mut **store)) {
             // Some of it may be there.
             return self.fail(error, u64::MAX);
         }
         let (version, usage, view) = (store.version(), store.usage(), store.view());
         self.version = version;
-        self.shown.count(|counters| counters.usage = usage);
+        self.shown.count(|counters| (counters.id, counters.usage) = (id, usage));
         self.shown.show(view);
         Ok(())
     }

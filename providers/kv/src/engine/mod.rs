@@ -55,6 +55,8 @@ enum Changes {
 /// The size of a database, and its work since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stats {
+    /// By which the database is known: a random number, which on disk stays with it.
+    pub(crate) id: u64,
     /// Keys; of fjall an estimate.
     pub(crate) keys: u64,
     /// Bytes of keys and values; of fjall those of its files.
@@ -109,7 +111,7 @@ impl Database {
     ///
     /// Takes as long as to read and write all: for `ult::blocking`.
     pub(crate) fn snapshot_to(&self, path: &Path) -> Result<u64, KvError> {
-        copy::snapshot_to(&*self.snapshot()?, path)
+        copy::snapshot_to(&*self.snapshot()?, self.shown.counters().id, path)
     }
 
     /// Fills the database, in which nothing was ever changed, with a snapshot that
@@ -161,6 +163,7 @@ impl Database {
         };
         let Usage { keys, bytes } = counters.usage;
         Stats {
+            id: counters.id,
             keys,
             bytes,
             queued_requests,

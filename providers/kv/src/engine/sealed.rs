@@ -9,6 +9,8 @@
 //! The key is in the checksum, since stores find records by searching, and one that is damaged may
 //! find another one's.
 
+use std::hash::BuildHasher;
+
 use super::view::Record;
 use crate::KvError;
 
@@ -53,8 +55,10 @@ fn checksum(key: &[u8], rest: &[u8]) -> u32 {
 }
 
 /// The numbers that a store on disk keeps beside its records, and changes with them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StoreState {
+    /// By which the database is known, wherever its files are.
+    pub(super) id: u64,
     pub(super) version: u64,
     /// Bytes of keys and values, where they are counted.
     pub(super) bytes: u64,
@@ -62,15 +66,20 @@ pub(super) struct StoreState {
 
 impl StoreState {
     /// The version of the bytes of stores.
-    const FORMAT: u64 = 1;
+    const FORMAT: u64 = 2;
     /// The key that it is sealed with.
     const NAME: &[u8] = b"margo kv";
+
+    /// Those of a new store.
+    pub(super) fn new() -> Self {
+        Self { id: random_id(), version: 0, bytes: 0 }
+    }
 
     /// The format, and the numbers sealed.
     pub(super) fn seal(&self) -> Vec<u8> {
         let mut out = Self::FORMAT.to_le_bytes().to_vec();
-        let record = Record { version: self.version, value: &self.bytes.to_le_bytes() };
-        seal(&mut out, Self::NAME, record);
+        let value = [self.bytes.to_le_bytes(), self.id.to_le_bytes()].concat();
+        seal(&mut out, Self::NAME, Record { version: self.version, value: &value });
         out
     }
 
@@ -86,9 +95,15 @@ impl StoreState {
             )));
         }
         let Record { version, value } = unseal(Self::NAME, sealed).map_err(|_| damaged())?;
-        let bytes = value.try_into().map(u64::from_le_bytes).map_err(|_| damaged())?;
-        Ok(Self { version, bytes })
+        let (bytes, id) = value.split_first_chunk().ok_or_else(damaged)?;
+        let id = id.try_into().map(u64::from_le_bytes).map_err(|_| damaged())?;
+        Ok(Self { id, version, bytes: u64::from_le_bytes(*bytes) })
     }
+}
+
+/// An id that no other database has, but with a probability that is never met.
+pub(super) fn random_id() -> u64 {
+    std::hash::RandomState::new().hash_one(())
 }
 
 #[cfg(test)]
@@ -116,7 +131,7 @@ mod tests {
 
     #[test]
     fn numbers_of_a_store() {
-        let state = StoreState { version: 7, bytes: 9 };
+        let state = StoreState { id: 8, version: 7, bytes: 9 };
         let bytes = state.seal();
         assert_eq!(StoreState::unseal("x", &bytes), Ok(state));
         let refusal = |bytes: &[u8]| StoreState::unseal("x", bytes).unwrap_err().to_string();

@@ -177,21 +177,22 @@ impl Service {
         args: ChangeArgs,
         request: &Request<Outcomes>,
     ) -> Result<Outcomes, KvError> {
-        let ChangeArgs { batch, durability, bulk } = args;
+        let ChangeArgs { batch, durability, bulk, skip } = args;
         let batch = match bulk {
             None => batch.try_map(|part| match part {
                 Part::Here(bytes) => Ok(bytes),
                 Part::There(_) => Err(invalid("a part is elsewhere, and no memory is exposed")),
             })?,
-            Some(bulk) => return self.change_from(&bulk, batch, durability, request),
+            Some(bulk) => return self.change_from(&bulk, skip, batch, durability, request),
         };
         self.apply(batch, durability, request)
     }
 
-    /// Makes changes of which some parts are in the memory of the origin.
+    /// Makes changes of which some parts are in the memory of the origin, from `skip` on.
     fn change_from(
         &self,
         bulk: &Bulk,
+        skip: u64,
         batch: Batch<Part>,
         durability: Option<Durability>,
         request: &Request<Outcomes>,
@@ -204,7 +205,7 @@ impl Service {
             }
             Ok(part)
         })?;
-        if sum > bulk.len() {
+        if sum.checked_add(skip).is_none_or(|end| end > bulk.len()) {
             return Err(invalid("parts are longer than the memory that is exposed"));
         }
         let most = self.budget.most();
@@ -218,7 +219,7 @@ impl Service {
         let parts = lens.iter().map(|len| zeroed(*len, *len)).collect::<Result<_, _>>()?;
         let mut parts = request.instance().memory().bulk_segments(parts).map_err(failed)?;
         let all = 0..parts.len();
-        request.pull(bulk, 0, &mut parts, all).map_err(failed)?;
+        request.pull(bulk, skip, &mut parts, all).map_err(failed)?;
         let mut parts = parts.into_segments().into_iter();
         let batch = batch.try_map(|part| match part {
             Part::Here(bytes) => Ok(bytes),
@@ -302,6 +303,7 @@ impl Service {
     pub(super) fn stat(&self) -> KvStat {
         let stats = self.database.stats();
         KvStat {
+            id: stats.id,
             keys: stats.keys,
             bytes: stats.bytes,
             queued_requests: stats.queued_requests as u64,

@@ -12,7 +12,7 @@ use margo_provider_kv::{
 use crate::common::{PATIENCE, Pair, on_each, pattern};
 
 fn change(pair: &Pair, args: &ChangeArgs) -> Result<Outcomes, KvError> {
-    pair.client.forward_timed(CHANGE, pair.kv.target(), args, PATIENCE).unwrap()
+    pair.client.forward_timed(CHANGE, pair.kv.owner(b""), args, PATIENCE).unwrap()
 }
 
 fn put(parts: &[Part], bulk: Option<margo::Bulk>) -> ChangeArgs {
@@ -23,7 +23,7 @@ fn put(parts: &[Part], bulk: Option<margo::Bulk>) -> ChangeArgs {
     };
     let changes = parts.iter().enumerate().map(put).collect();
     let batch = Batch { is_atomic: false, only_if: Vec::new(), changes };
-    ChangeArgs { batch, durability: None, bulk }
+    ChangeArgs { batch, durability: None, bulk, skip: 0 }
 }
 
 #[test]
@@ -37,6 +37,8 @@ fn parts_that_are_not_there_are_refused_and_nothing_is_changed() {
             put(&[there(101)], bulk()),
             put(&[there(60), there(41)], bulk()),
             put(&[there(u64::MAX), there(2)], bulk()),
+            ChangeArgs { skip: 60, ..put(&[there(41)], bulk()) },
+            ChangeArgs { skip: u64::MAX, ..put(&[there(1)], bulk()) },
         ] {
             let error = change(pair, &args).unwrap_err();
             assert!(matches!(error, KvError::Invalid(_)), "{error}");
@@ -45,6 +47,8 @@ fn parts_that_are_not_there_are_refused_and_nothing_is_changed() {
         change(pair, &put(&[there(0), there(60), there(40)], bulk())).unwrap();
         assert_eq!(pair.kv.get(&[2], PATIENCE).unwrap().value.0, pattern(100, 1)[60..]);
         change(pair, &put(&[Part::Here(Bytes(Vec::new()))], bulk())).unwrap();
+        change(pair, &ChangeArgs { skip: 70, ..put(&[there(30)], bulk()) }).unwrap();
+        assert_eq!(pair.kv.get(&[0], PATIENCE).unwrap().value.0, pattern(100, 1)[70..]);
         pair.kv.erase_range(.., PATIENCE).unwrap();
 
         // Memory that may not be read, and memory that was taken back.
@@ -65,7 +69,7 @@ fn values_are_not_pushed_where_they_do_not_belong() {
         pair.kv.put(b"k", &pattern(10_000, 1), PATIENCE).unwrap();
         let read = |bulk: &margo::Bulk| {
             let args = ReadArgs { key: Bytes(b"k".to_vec()), view: None, bulk: bulk.clone() };
-            pair.client.forward_timed(READ, pair.kv.target(), &args, PATIENCE).unwrap()
+            pair.client.forward_timed(READ, pair.kv.owner(b""), &args, PATIENCE).unwrap()
         };
         let exposed = pair.client.expose(vec![0; 10_000], Access::ReadOnly).unwrap();
         let error = read(exposed.bulk()).unwrap_err();
@@ -82,7 +86,7 @@ fn lists_that_make_no_sense_are_answered() {
             pair.kv.put(&[key], b"x", PATIENCE).unwrap();
         }
         let list = |args: &ListArgs| {
-            pair.client.forward_timed(LIST, pair.kv.target(), args, PATIENCE).unwrap()
+            pair.client.forward_timed(LIST, pair.kv.owner(b""), args, PATIENCE).unwrap()
         };
         let args = |selection| ListArgs { selection, values: true, max: u32::MAX, token: None };
         let token = PageToken { view: u64::MAX, after: Bytes(Vec::new()) };
@@ -128,7 +132,7 @@ fn counts_that_are_not_there_are_not_believed() {
             [&[0; 9][..], &1_u64.to_le_bytes(), &[0; 8], &(1_u64 << 60).to_le_bytes()].concat(),
         ] {
             let args = margo::encoding::Raw(bytes);
-            let error = pair.client.forward_timed(raw, pair.kv.target(), &args, PATIENCE);
+            let error = pair.client.forward_timed(raw, pair.kv.owner(b""), &args, PATIENCE);
             let error = error.unwrap_err();
             assert!(matches!(error, ForwardError::BadArguments { .. }), "{error}");
         }
@@ -137,7 +141,7 @@ fn counts_that_are_not_there_are_not_believed() {
         let mut keys = vec![Bytes(Vec::new()); 20_000];
         keys.extend(vec![Bytes(b"k".to_vec()); 100]);
         let args = GetManyArgs { keys, most: u64::MAX };
-        let found = pair.client.forward_timed(GET_MANY, pair.kv.target(), &args, PATIENCE);
+        let found = pair.client.forward_timed(GET_MANY, pair.kv.owner(b""), &args, PATIENCE);
         let found = found.unwrap().unwrap();
         assert!(found[..20_000].iter().all(|found| *found == Err(KvError::NotFound)));
         let sum = found.iter().flatten().map(|found| found.value.len()).sum::<usize>();

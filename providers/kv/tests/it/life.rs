@@ -93,7 +93,7 @@ fn a_wrong_configuration_says_what_is_wrong() {
 fn a_client_connects_to_a_key_value_provider_and_to_nothing_else() {
     on_each(|pair| {
         let other = ProviderId::new(9);
-        let wrong = ProviderHandle::new(pair.kv.target().addr().clone(), other);
+        let wrong = ProviderHandle::new(pair.kv.owner(b"").addr().clone(), other);
         let error = KvClient::connect(&pair.client, wrong.clone(), PATIENCE).unwrap_err();
         assert!(matches!(error, IdentityError::None { .. }), "{error}");
         pair.service.network().register_identity(other, "blob").unwrap();
@@ -114,7 +114,7 @@ fn an_id_has_one_provider_and_is_free_when_that_is_closed() {
 #[test]
 fn the_service_describes_itself() {
     on_each(|pair| {
-        let target = pair.kv.target().addr();
+        let target = pair.kv.owner(b"").addr();
         let all = margo::service::services_of(&pair.client, target, PATIENCE).unwrap();
         let methods: Vec<_> = all[0].methods.iter().map(ToString::to_string).collect();
         assert!(!methods.iter().any(|method| method.contains('?')), "{methods:#?}");

@@ -86,7 +86,7 @@ fn pages_are_of_one_moment_while_others_write() {
                 }
                 is_over.store(true, Relaxed);
             });
-            assert_eq!(pair.kv.stat(PATIENCE).unwrap().views, 0, "read to the end");
+            assert_eq!(pair.kv.stat(PATIENCE).unwrap()[0].views, 0, "read to the end");
         },
     );
 }
@@ -121,7 +121,7 @@ fn a_view_is_of_its_caller_and_gone_when_it_is_not_used() {
             let list = |token: Option<PageToken>, kv: &KvClient, client: &margo::Instance| {
                 let selection = Selection::default();
                 let args = ListArgs { selection, values: false, max: 3, token };
-                client.forward_timed(LIST, kv.target(), &args, PATIENCE).unwrap()
+                client.forward_timed(LIST, kv.owner(b""), &args, PATIENCE).unwrap()
             };
             let Page { entries, next } = list(None, &pair.kv, &pair.client).unwrap();
             assert_eq!(entries.len(), 3);
@@ -134,7 +134,7 @@ fn a_view_is_of_its_caller_and_gone_when_it_is_not_used() {
             // It goes with a change, when it has not been used for a millisecond.
             crate::common::until(|| {
                 pair.kv.put(b"k", b"", PATIENCE).unwrap();
-                pair.kv.stat(PATIENCE).unwrap().views == 0
+                pair.kv.stat(PATIENCE).unwrap()[0].views == 0
             });
             assert_eq!(list(Some(next), &pair.kv, &pair.client), Err(KvError::Gone));
         },
@@ -156,7 +156,7 @@ fn a_caller_with_many_lists_loses_the_oldest() {
                 list
             };
             let (first, second, third) = (begin(), begin(), begin());
-            assert_eq!(pair.kv.stat(PATIENCE).unwrap().views, 2, "an eighth");
+            assert_eq!(pair.kv.stat(PATIENCE).unwrap()[0].views, 2, "an eighth");
             let error = first.map(refusal_of).find_map(|error| error);
             assert_eq!(error, Some(KvError::Gone));
             assert_eq!(second.count(), 299);
@@ -179,13 +179,13 @@ fn a_view_that_is_read_from_is_of_its_caller_too() {
             fill(pair, 10, b"x");
             let (selection, token) = (Selection::default(), None);
             let args = ListArgs { selection, values: false, max: 1, token };
-            let page = pair.client.forward_timed(LIST, pair.kv.target(), &args, PATIENCE);
+            let page = pair.client.forward_timed(LIST, pair.kv.owner(b""), &args, PATIENCE);
             let view = page.unwrap().unwrap().next.unwrap().view;
             let exposed = pair.client.expose(vec![0; 4], margo::Access::ReadWrite).unwrap();
             let read = |view| {
                 let key = margo::encoding::Bytes(0_u32.to_be_bytes().to_vec());
                 let args = ReadArgs { key, view: Some(view), bulk: exposed.bulk().clone() };
-                pair.client.forward_timed(READ, pair.kv.target(), &args, PATIENCE).unwrap()
+                pair.client.forward_timed(READ, pair.kv.owner(b""), &args, PATIENCE).unwrap()
             };
             assert_eq!(read(view).unwrap().len, 1);
             assert_eq!(read(view + 1), Err(KvError::Gone));

@@ -3,6 +3,7 @@
 
 mod bounds;
 mod changes;
+mod cluster;
 mod common;
 mod hostile;
 mod life;

@@ -10,7 +10,7 @@ use crate::common::{
 };
 
 fn waiting(pair: &Pair, count: u64) {
-    until(|| pair.kv.stat(PATIENCE).unwrap().waiters == count);
+    until(|| pair.kv.stat(PATIENCE).unwrap()[0].waiters == count);
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn all_who_wait_for_a_key_are_woken_and_no_others() {
             waiting(pair, 12);
             kv.put(b"other", b"", PATIENCE).unwrap();
             kv.erase(b"k", PATIENCE).unwrap();
-            assert_eq!(kv.stat(PATIENCE).unwrap().waiters, 12);
+            assert_eq!(kv.stat(PATIENCE).unwrap()[0].waiters, 12);
             kv.put(b"k", b"there", PATIENCE).unwrap();
             for wait in waits {
                 assert_eq!(wait.join().unwrap().unwrap().value.0, b"there");
@@ -103,7 +103,7 @@ fn a_wait_ends_with_its_deadline() {
 fn a_caller_that_ends_waits_no_longer() {
     on_each(|pair| {
         let (client, kv) = crate::common::client_of(&pair.service);
-        let target = kv.target().clone();
+        let target = kv.owner(b"").clone();
         let key = margo::encoding::Bytes(b"k".to_vec());
         let args = margo_provider_kv::WaitArgs { key, above: 0, most: 0 };
         let call = client.rpc(margo_provider_kv::WAIT, &target, &args).start().unwrap();

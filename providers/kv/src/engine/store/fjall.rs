@@ -40,6 +40,7 @@ pub(crate) struct FjallStore {
     tree: Arc<RwLock<Option<Keyspace>>>,
     place: Arc<str>,
     health: Health,
+    id: u64,
     version: u64,
 }
 
@@ -58,7 +59,7 @@ impl FjallStore {
             let database = builder.cache_size(cache_bytes as u64).open()?;
             let tree = database.keyspace(TREE, KeyspaceCreateOptions::default)?;
             if tree.is_empty()? {
-                tree.insert(STATE_KEY, StoreState::default().seal())?;
+                tree.insert(STATE_KEY, StoreState::new().seal())?;
                 database.persist(PersistMode::SyncAll)?;
             }
             let state = tree.get(STATE_KEY)?.map(|state| state.to_vec());
@@ -66,9 +67,9 @@ impl FjallStore {
         };
         let opened = Health::default().contain(|| open().map_err(|error| error_of(&place, &error)));
         let (database, tree, state) = opened?;
-        let StoreState { version, .. } = StoreState::unseal(&place, &state)?;
+        let StoreState { id, version, .. } = StoreState::unseal(&place, &state)?;
         let (tree, health) = (Arc::new(RwLock::new(Some(tree))), health.clone());
-        let store = Self { database, tree, place, health, version };
+        let store = Self { database, tree, place, health, id, version };
         if integrity == Integrity::Open {
             let all = (Bound::Unbounded, Bound::Unbounded);
             let checked = store.view()?.scan(all, false, &mut |_, _| ControlFlow::Continue(()));
@@ -138,6 +139,14 @@ fn stored_key(key: &[u8]) -> Vec<u8> {
 }
 
 impl Store for FjallStore {
+    fn id(&self) -> Option<u64> {
+        Some(self.id)
+    }
+
+    fn set_id(&mut self, id: u64) {
+        self.id = id;
+    }
+
     fn version(&self) -> u64 {
         self.version
     }
@@ -174,7 +183,7 @@ impl Store for FjallStore {
                     None => batch.remove(tree, stored),
                 }
             }
-            batch.insert(tree, STATE_KEY, StoreState { version, bytes: 0 }.seal());
+            batch.insert(tree, STATE_KEY, StoreState { id: self.id, version, bytes: 0 }.seal());
             batch.commit()
         })?;
         self.version = version;

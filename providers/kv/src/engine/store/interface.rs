@@ -62,6 +62,14 @@ pub(crate) trait Store: Send {
     /// How much it holds.
     fn usage(&self) -> Usage;
 
+    /// The id that the database was given when it was made, where that is kept with the records.
+    fn id(&self) -> Option<u64> {
+        None
+    }
+
+    /// Has another id from the next commit on, if it keeps one.
+    fn set_id(&mut self, _id: u64) {}
+
     /// Shows what was committed last. Views of before may fail once the store is closed.
     fn view(&self) -> Result<Arc<dyn View>, KvError>;
 

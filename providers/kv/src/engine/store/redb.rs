@@ -43,6 +43,7 @@ pub(crate) struct RedbStore {
     /// The name of the file, for errors.
     place: String,
     health: Health,
+    id: u64,
     version: u64,
     usage: Usage,
 }
@@ -73,18 +74,19 @@ impl RedbStore {
         let health = health.clone();
         let open = || {
             let database = create(&mut Builder::new()).map_err(|error| error_of(&place, error))?;
-            let (version, usage) = prepare(&place, &database)?;
-            Ok((database, version, usage))
+            let (state, usage) = prepare(&place, &database)?;
+            Ok((database, state, usage))
         };
         // A file that makes it panic is no reason to open no other one.
         let opened = Health::default().contain(open);
-        let (database, version, usage) = opened.map_err(|error| match error {
-            KvError::Failed(why) if why.starts_with("it panicked") => {
-                KvError::Corrupted(format!("{place}: {why}"))
-            }
-            error => error,
-        })?;
-        Ok(Self { database, place, health, version, usage })
+        let (database, StoreState { id, version, .. }, usage) =
+            opened.map_err(|error| match error {
+                KvError::Failed(why) if why.starts_with("it panicked") => {
+                    KvError::Corrupted(format!("{place}: {why}"))
+                }
+                error => error,
+            })?;
+        Ok(Self { database, place, health, id, version, usage })
     }
 
     fn call<T>(&self, call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, KvError> {
@@ -104,8 +106,8 @@ fn check_is_redb(path: &Path, place: &str) -> Result<(), KvError> {
     }
 }
 
-/// Checks that it is a database of ours, or makes it one if it is new. Returns its version.
-fn prepare(place: &str, database: &Database) -> Result<(u64, Usage), KvError> {
+/// Checks that it is a database of ours, or makes it one if it is new. Returns its numbers.
+fn prepare(place: &str, database: &Database) -> Result<(StoreState, Usage), KvError> {
     let find = || -> Result<_, redb::Error> {
         let tables = database.begin_read()?;
         let mut names = tables.list_tables()?;
@@ -117,7 +119,7 @@ fn prepare(place: &str, database: &Database) -> Result<(u64, Usage), KvError> {
         if tables.list_tables()?.next().is_some() {
             return Ok(None);
         }
-        let (new, state) = (database.begin_write()?, StoreState::default().seal());
+        let (new, state) = (database.begin_write()?, StoreState::new().seal());
         new.open_table(RECORDS)?;
         new.open_table(STATE)?.insert(STATE_KEY, state.as_slice())?;
         new.commit()?;
@@ -125,8 +127,8 @@ fn prepare(place: &str, database: &Database) -> Result<(u64, Usage), KvError> {
     };
     let other = || KvError::Failed(format!("{place}: is a database of another program"));
     let (keys, state) = find().map_err(|error| error_of(place, error))?.ok_or_else(other)?;
-    let StoreState { version, bytes } = StoreState::unseal(place, &state)?;
-    Ok((version, Usage { keys, bytes }))
+    let state = StoreState::unseal(place, &state)?;
+    Ok((state, Usage { keys, bytes: state.bytes }))
 }
 
 fn error_of(place: &str, error: impl Into<redb::Error>) -> KvError {
@@ -150,6 +152,14 @@ impl Store for RedbStore {
 
     fn usage(&self) -> Usage {
         self.usage
+    }
+
+    fn id(&self) -> Option<u64> {
+        Some(self.id)
+    }
+
+    fn set_id(&mut self, id: u64) {
+        self.id = id;
     }
 
     fn view(&self) -> Result<Arc<dyn View>, KvError> {
@@ -182,7 +192,7 @@ impl Store for RedbStore {
                 usage.remove(old.map(|old| bytes(old.value()) as u64));
             }
             drop(records);
-            let state = StoreState { version, bytes: usage.bytes }.seal();
+            let state = StoreState { id: self.id, version, bytes: usage.bytes }.seal();
             transaction.open_table(STATE)?.insert(STATE_KEY, state.as_slice())?;
             transaction.commit()?;
             Ok(usage)

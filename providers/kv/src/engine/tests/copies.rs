@@ -36,6 +36,7 @@ fn a_snapshot_has_all_records_and_their_versions() {
             assert!(missing.to_string().contains("missing: there is no such file"), "{missing}");
             restored.restore(&path).unwrap();
             assert_eq!(restored.all_records().unwrap(), records);
+            assert_eq!(restored.stats().id, database.stats().id);
             let refused = restored.restore(&path).unwrap_err();
             assert!(refused.to_string().contains("to an empty database only"), "{refused}");
             let Ok(Changed::Put { version }) = restored.one(put("new", "")) else { panic!() };

@@ -360,11 +360,11 @@ fn files_of_others_are_refused_by_name() {
     let newer = redb::Database::create(place("newer")).unwrap();
     let change = newer.begin_write().unwrap();
     let state = redb::TableDefinition::<&str, &[u8]>::new("margo_kv");
-    change.open_table(state).unwrap().insert("state", &[2, 0, 0, 0, 0, 0, 0, 0][..]).unwrap();
+    change.open_table(state).unwrap().insert("state", &[3, 0, 0, 0, 0, 0, 0, 0][..]).unwrap();
     change.open_table(redb::TableDefinition::<&[u8], &[u8]>::new("records")).unwrap();
     change.commit().unwrap();
     drop(newer);
-    assert!(refusal(&redb("newer")).contains("its format is 2, this one reads 1"));
+    assert!(refusal(&redb("newer")).contains("its format is 3, this one reads 2"));
 
     drop(Database::open(&redb("cut")).unwrap());
     let file = std::fs::File::options().write(true).open(place("cut")).unwrap();

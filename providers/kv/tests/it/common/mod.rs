@@ -88,7 +88,7 @@ fn with(
     change(&mut config);
     let pair = Pair::new(transport, &config);
     body(&pair);
-    let stat = pair.kv.stat(PATIENCE).unwrap();
+    let stat = pair.kv.stat(PATIENCE).unwrap()[0];
     assert_eq!((stat.waiters, stat.bulk_bytes), (0, 0), "{transport} {config:?}: {stat:?}");
     pair.end();
 }
