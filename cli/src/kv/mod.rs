@@ -71,18 +71,15 @@ fn on(
 /// A client of the servers that are meant.
 fn client(args: &KvArgs, callers: &mut Callers, limit: Duration) -> Result<KvClient, Failure> {
     let addresses: Vec<_> = args.address.split(',').collect();
-    let (instance, first) = callers.reach(addresses[0])?;
-    if let [_] = *addresses {
-        return store(args, &instance, &first, limit);
-    }
+    let (instance, _) = callers.reach(addresses[0])?;
     if addresses.iter().any(|address| transport(address) != transport(addresses[0])) {
         return Err(Failure::Usage("the addresses are of several transports".to_owned()));
     }
-    let member = |address: &&str| {
-        let (_, peer) = callers.reach(address)?;
-        Ok(store(args, &instance, &peer, limit)?.owner(b"").clone())
+    let target = |address: &&str| {
+        let (instance, peer) = callers.reach(address)?;
+        store(args, &instance, &peer, limit)
     };
-    let targets = addresses.iter().map(member).collect::<Result<Vec<_>, _>>()?;
+    let targets = addresses.iter().map(target).collect::<Result<Vec<_>, _>>()?;
     KvClient::cluster(&instance, targets, limit).map_err(failed)
 }
 
@@ -92,19 +89,19 @@ fn store(
     instance: &Instance,
     peer: &Addr,
     limit: Duration,
-) -> Result<KvClient, Failure> {
+) -> Result<ProviderHandle, Failure> {
     if let Some(id) = args.provider_id {
         let target = ProviderHandle::new(peer.clone(), ProviderId::new(id));
-        return KvClient::connect(instance, target, limit)
-            .map_err(|error| Failure::Failed(output::printable(&error.to_string())));
+        let checked = instance.network().check_identity_timed(&target, IDENTITY, limit);
+        return match checked {
+            Ok(()) => Ok(target),
+            Err(error) => Err(Failure::Failed(output::printable(&error.to_string()))),
+        };
     }
     let services = services::ask(instance, peer, limit)?;
     let found: Vec<_> = services.iter().filter(|service| service.name == IDENTITY).collect();
     match *found {
-        [only] => {
-            let target = ProviderHandle::new(peer.clone(), ProviderId::new(only.provider));
-            Ok(KvClient::new(instance, target))
-        }
+        [only] => Ok(ProviderHandle::new(peer.clone(), ProviderId::new(only.provider))),
         [] => Err(Failure::Failed(format!("there is no key-value store at {peer}"))),
         ref several => {
             let ids: Vec<_> = several.iter().map(|service| service.provider.to_string()).collect();

@@ -9,7 +9,9 @@ use crate::common::{Ended, Service, margo, run};
 fn service(temp: &Path, address: &str) -> Service {
     let document = serde_json::json!({ "margo": { "address": address, "providers": [
         { "type": "kv", "provider_id": 1, "config": { "store": { "path": temp.join("db") } } },
-        { "type": "kv", "provider_id": 2, "config": { "store": { "kind": "memory" } } },
+        { "type": "kv", "provider_id": 2, "config": {
+            "shards": 3, "store": { "kind": "memory" }
+        } },
         { "type": "echo", "provider_id": 3 },
     ] } });
     std::fs::write(temp.join("conf"), document.to_string()).unwrap();

@@ -12,6 +12,9 @@ use crate::StoreConfig;
 /// Smallest and largest [`KvConfig::page_bytes`].
 const PAGE_BYTES: RangeInclusive<u64> = 4096..=(64 << 20);
 
+/// Smallest and largest [`KvConfig::shards`]: so many are told apart on the wire.
+const SHARDS: RangeInclusive<u64> = 1..=128;
+
 /// Smallest and largest of the other figures.
 const FIGURES: RangeInclusive<u64> = 1..=(1 << 40);
 
@@ -35,8 +38,8 @@ pub struct KvConfig {
     /// so also the most that one batch may have of these, and the longest value that is read so.
     /// Others wait. A host or user has half of it, or one request. Default 1 GiB.
     pub bulk_bytes: u64,
-    /// `views`: how many views of the database are kept for lists that are under way, of all
-    /// callers together; a host or user has an eighth, and at least one. Default 128.
+    /// `views`: how many views of the database, or of each shard, are kept for lists that are under
+    /// way, of all callers together; a host or user has an eighth, and at least one. Default 128.
     pub views: u64,
     /// `view_idle_ms`: how long the next page of a list may be waited for, in milliseconds. Default
     /// 30,000.
@@ -44,6 +47,11 @@ pub struct KvConfig {
     /// `waiters`: how many calls may wait for keys, of all callers together; a host or user has
     /// half of them, and at least one. Default 4,096.
     pub waiters: u64,
+    /// `shards`: how many databases share out the keys, from 1 to 128. Each is written to on its
+    /// own, so as many as the instance has shards (`margo.shards`) use as many cores: clients send
+    /// a key to the shard with the number of its database. On disk each has a file of its own,
+    /// `PATH.0`, `PATH.1` and so on, and there are always as many. Default 1.
+    pub shards: u64,
 }
 
 /// The object as it is written.
@@ -56,13 +64,15 @@ struct Given {
     views: u64,
     view_idle_ms: u64,
     waiters: u64,
+    shards: u64,
 }
 
 impl Default for Given {
     fn default() -> Self {
         let config = KvConfig::new(StoreConfig::default());
-        let KvConfig { store, page_bytes, bulk_bytes, views, view_idle_ms, waiters } = config;
-        Self { store, page_bytes, bulk_bytes, views, view_idle_ms, waiters }
+        let KvConfig { store, page_bytes, bulk_bytes, views, view_idle_ms, waiters, shards } =
+            config;
+        Self { store, page_bytes, bulk_bytes, views, view_idle_ms, waiters, shards }
     }
 }
 
@@ -76,6 +86,7 @@ impl KvConfig {
             views: 128,
             view_idle_ms: 30_000,
             waiters: 4096,
+            shards: 1,
         }
     }
 
@@ -87,14 +98,15 @@ impl KvConfig {
     /// `config.page_bytes`.
     pub fn from_json(value: &Value) -> Result<Self, Errors> {
         let given: Given = provider_config(value)?;
-        let Given { store, page_bytes, bulk_bytes, views, view_idle_ms, waiters } = given;
-        let config = Self { store, page_bytes, bulk_bytes, views, view_idle_ms, waiters };
+        let Given { store, page_bytes, bulk_bytes, views, view_idle_ms, waiters, shards } = given;
+        let config = Self { store, page_bytes, bulk_bytes, views, view_idle_ms, waiters, shards };
         config.check().map(|()| config)
     }
 
     /// The JSON Schema of the object.
     pub(crate) fn schema() -> Value {
-        let Given { page_bytes, bulk_bytes, views, view_idle_ms, waiters, .. } = Given::default();
+        let Given { page_bytes, bulk_bytes, views, view_idle_ms, waiters, shards, .. } =
+            Given::default();
         let figure = |range: RangeInclusive<u64>, default: u64, about: &str| {
             json!({
                 "type": ["integer", "null"],
@@ -121,8 +133,9 @@ impl KvConfig {
                 ),
                 "views": figure(
                     FIGURES, views,
-                    "How many views of the database are kept for lists that are under way, of all \
-                     callers together; a host or user has an eighth, and at least one."
+                    "How many views of the database, or of each shard, are kept for lists that \
+                     are under way, of all callers together; a host or user has an eighth, and \
+                     at least one."
                 ),
                 "view_idle_ms": figure(
                     FIGURES, view_idle_ms,
@@ -132,6 +145,12 @@ impl KvConfig {
                     FIGURES, waiters,
                     "How many calls may wait for keys, of all callers together; a host or user \
                      has half of them, and at least one."
+                ),
+                "shards": figure(
+                    SHARDS, shards,
+                    "How many databases share out the keys: as many as the instance has shards \
+                     use as many cores. On disk each has a file of its own, and there are always \
+                     as many."
                 )
             },
             "required": ["store"],
@@ -141,14 +160,15 @@ impl KvConfig {
 
     /// The object that comes to these settings, with all keys.
     pub(crate) fn to_json(&self) -> Value {
-        let Self { store, page_bytes, bulk_bytes, views, view_idle_ms, waiters } = self;
+        let Self { store, page_bytes, bulk_bytes, views, view_idle_ms, waiters, shards } = self;
         json!({
             "store": store,
             "page_bytes": page_bytes,
             "bulk_bytes": bulk_bytes,
             "views": views,
             "view_idle_ms": view_idle_ms,
-            "waiters": waiters
+            "waiters": waiters,
+            "shards": shards
         })
     }
 
@@ -160,6 +180,7 @@ impl KvConfig {
             ("views", self.views, FIGURES),
             ("view_idle_ms", self.view_idle_ms, FIGURES),
             ("waiters", self.waiters, FIGURES),
+            ("shards", self.shards, SHARDS),
         ];
         let wrong = figures.into_iter().filter(|(_, figure, range)| !range.contains(figure));
         let wrong = wrong.map(|(key, figure, range)| {
@@ -203,6 +224,8 @@ mod tests {
             with("view_idle_ms", json!("1s")),
             with("waiters", json!((1_u64 << 40) + 1)),
             with("waiter", json!(1)),
+            with("shards", json!(128)),
+            with("shards", json!(0)),
         ] {
             let read = KvConfig::from_json(&value);
             assert_eq!(validator.is_valid(&value), read.is_ok(), "{value}: {read:?}");

@@ -2,6 +2,7 @@
 
 use margo::config::Errors;
 use margo::config::text::printable;
+use margo::errors::IdentityError;
 use margo::{BulkError, ForwardError, RegisterError};
 use serde::{Deserialize, Serialize};
 
@@ -164,9 +165,12 @@ pub enum ClientError {
         /// Bytes of the value.
         bytes: u64,
     },
-    /// The keys of a batch that is atomic, or has conditions of the whole, are at several servers.
-    /// Nothing was sent.
-    #[error("the keys of a batch that is made as a whole are at several servers")]
+    /// The target is no key-value provider.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The keys of a batch that is atomic, or has conditions of the whole, are at several servers,
+    /// or shards of one. Nothing was sent.
+    #[error("the keys of a batch that is made as a whole are at several servers or shards")]
     SeveralOwners,
     /// Two servers of a cluster have one database, or a snapshot of the other one's.
     #[error("{first} and {second} have the same database")]

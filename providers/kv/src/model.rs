@@ -185,6 +185,31 @@ pub enum Changed {
     },
 }
 
+impl<B> Change<B> {
+    /// The key that it changes; none: the keys of a range.
+    pub(crate) fn key(&self) -> Option<&B> {
+        match self {
+            Self::Put { key, .. } | Self::Append { key, .. } | Self::Erase { key, .. } => Some(key),
+            Self::EraseRange(_) => None,
+        }
+    }
+}
+
+impl Changed {
+    /// The outcome of a change of which one more place has told its part.
+    pub(crate) fn sum(
+        before: Option<Result<Self, KvError>>,
+        more: Result<Self, KvError>,
+    ) -> Result<Self, KvError> {
+        match (before.transpose()?, more?) {
+            (Some(Self::Erased { count }), Self::Erased { count: more }) => {
+                Ok(Self::Erased { count: count.saturating_add(more) })
+            }
+            (_, more) => Ok(more),
+        }
+    }
+}
+
 /// How safe a change is before it is acknowledged.
 ///
 /// ```

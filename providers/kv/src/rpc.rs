@@ -8,6 +8,7 @@ use std::ops::Bound;
 
 use margo::encoding::Bytes;
 use margo::service::{MethodDescription, ServiceDescription};
+use margo::sharded::part_of_key;
 use margo::{Bulk, DecodeInPlace, Rpc};
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +65,23 @@ pub(crate) fn description() -> ServiceDescription {
     ];
     let service = ServiceDescription::new(IDENTITY).about("A key-value store.");
     all.into_iter().fold(service, ServiceDescription::method)
+}
+
+/// The part of a key by which its place is found. Those of a collection (`client/collection.rs`)
+/// are found by its name, so that they are at one place.
+pub(crate) fn routed(key: &[u8]) -> &[u8] {
+    match key.iter().position(|byte| *byte == 0) {
+        Some(name) if name > 0 && matches!(key.len() - name, 1 | 9) => &key[..name],
+        _ => key,
+    }
+}
+
+/// The shard that has a key, of so many that a provider has.
+pub(crate) fn shard_of_key(key: &[u8], shards: usize) -> usize {
+    match shards {
+        ..=1 => 0,
+        _ => part_of_key(routed(key), shards),
+    }
 }
 
 /// A value and its version.
@@ -451,7 +469,7 @@ impl KeyRange {
 ///
 /// kv.put(b"fruit/apple", b"red", limit)?;
 /// let selection = Selection::prefix("fruit/");
-/// let args = ListArgs { selection, values: true, max: 100, token: None };
+/// let args = ListArgs { selection, values: true, max: 100, token: None, shard: None };
 /// let page = service.forward(LIST, &target, &args)??;
 /// assert_eq!(page.entries[0].value.as_deref(), Some(&b"red"[..]));
 /// assert!(page.next.is_none(), "that was all");
@@ -469,6 +487,8 @@ pub struct ListArgs {
     pub max: u32,
     /// The place to go on, of the page before. None: to begin.
     pub token: Option<PageToken>,
+    /// The shard whose keys are listed. None: the only one.
+    pub shard: Option<u8>,
 }
 
 /// The place where a list goes on.
@@ -487,7 +507,7 @@ pub struct ListArgs {
 ///
 /// kv.batch().put(b"apple", b"red").put(b"pear", b"green").run(limit)?;
 /// let selection = Selection::default();
-/// let mut args = ListArgs { selection, values: false, max: 1, token: None };
+/// let mut args = ListArgs { selection, values: false, max: 1, token: None, shard: None };
 /// let token: PageToken = service.forward(LIST, &target, &args)??.next.expect("there is more");
 /// assert_eq!(token.after.0, b"apple");
 ///
@@ -523,7 +543,7 @@ pub struct PageToken {
 ///
 /// kv.batch().put(b"apple", b"red").put(b"pear", b"green").run(limit)?;
 /// let selection = Selection::default();
-/// let mut args = ListArgs { selection, values: false, max: 1, token: None };
+/// let mut args = ListArgs { selection, values: false, max: 1, token: None, shard: None };
 /// let mut keys = Vec::new();
 /// loop {
 ///     let Page { entries, next } = service.forward(LIST, &target, &args)??;
@@ -639,6 +659,11 @@ pub struct KvStat {
     /// The id of the database: a random number, which it was given when it was made. On disk it
     /// keeps it, and snapshots have it. Decides which keys it has among several servers.
     pub id: u64,
+    /// How many shards the database has. The other figures are sums.
+    pub shards: u8,
+    /// How many shards its instance has (`margo.shards`): those of the database that have the same
+    /// number, modulo this one, are called through that.
+    pub instance_shards: u8,
     /// Keys; of fjall an estimate.
     pub keys: u64,
     /// Bytes of keys and values; of fjall those of its files.

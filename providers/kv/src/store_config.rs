@@ -10,6 +10,8 @@ use serde::de::{self, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
+use crate::KvError;
+
 /// Smallest and largest [`StoreConfig::max_key_bytes`]: the longest key that every store holds.
 pub(crate) const MAX_KEY_BYTES: RangeInclusive<usize> = 1..=32 << 10;
 /// Smallest and largest [`StoreConfig::max_value_bytes`]: the longest value that every store holds.
@@ -220,6 +222,47 @@ impl StoreConfig {
     /// The defaults for a store in memory.
     pub fn memory(order: MemoryOrder) -> Self {
         Self { kind: StoreKind::Memory, order, ..Self::default() }
+    }
+
+    /// The settings of each of several shards, which have the bounds together. The first one is
+    /// made last: once it is there, all are.
+    ///
+    /// # Errors
+    ///
+    /// What is on the disk was made with another number of shards.
+    pub(crate) fn of_shards(&self, shards: usize) -> Result<Vec<Self>, KvError> {
+        let numbered = |shard: usize| {
+            let mut path = self.path.clone()?.into_os_string();
+            path.push(format!(".{shard}"));
+            Some(PathBuf::from(path))
+        };
+        let is_there = |path: Option<PathBuf>| path.is_some_and(|path| path.exists());
+        let (whole, first) = (is_there(self.path.clone()), is_there(numbered(0)));
+        let fits = match shards {
+            1 => whole || !first,
+            _ => {
+                let all = (1..shards).all(|shard| is_there(numbered(shard)));
+                !whole && (all || !first) && !is_there(numbered(shards))
+            }
+        };
+        if !fits {
+            let path = self.path.clone().unwrap_or_default();
+            let text = format!("{}: was made with another number of `shards`", path.display());
+            return Err(KvError::Failed(text));
+        }
+        if shards == 1 {
+            return Ok(vec![self.clone()]);
+        }
+        let share = |figure: usize| (figure / shards).max(1);
+        let of = |shard| Self {
+            path: numbered(shard),
+            max_queued_requests: share(self.max_queued_requests),
+            max_queued_bytes: share(self.max_queued_bytes),
+            max_bytes: self.max_bytes.map(|bytes| bytes / shards as u64),
+            cache_bytes: share(self.cache_bytes).max(CACHE_BYTES_MIN),
+            ..self.clone()
+        };
+        Ok((0..shards).map(of).collect())
     }
 
     /// All that is wrong with the settings and that their types do not exclude. `place` is the path

@@ -10,17 +10,16 @@
 //! their parts of the caller's memory lie one behind the other.
 
 use std::convert::Infallible;
-use std::ops::Range;
 use std::time::Duration;
 
 use margo::encoding::Bytes;
 use margo::{Bulk, BulkError, Instance};
 
-use super::member::{answers, owner, result_of_key};
+use super::member::{answers, databases, owner, result_of_key};
 use super::{KvClient, bad_answer};
+use crate::ClientError;
 use crate::model::{Batch, Change, Changed, Condition, KeyRange, Outcomes};
 use crate::rpc::{CHANGE, ChangeArgs, Part};
-use crate::{ClientError, KvError};
 
 /// Changes that are made in one call, in their order; from [`KvClient::batch`]. Each of them has a
 /// result of its own, unless they are [`atomic`](Self::atomic).
@@ -133,7 +132,7 @@ impl<'a> KvBatch<'a> {
     /// In a cluster, [`SeveralOwners`](ClientError::SeveralOwners) of a batch that is atomic or has
     /// conditions of the whole and is not for one member: nothing was sent. Of other batches for
     /// several members, a change of which the member does not answer has the outcome
-    /// [`Unanswered`](KvError::Unanswered), and may have been made.
+    /// [`Unanswered`](crate::KvError::Unanswered), and may have been made.
     pub fn run(self, limit: Duration) -> Result<Outcomes, ClientError> {
         let changes = self.len();
         let outcomes = self.client.apply(self.batch, limit)?;
@@ -169,19 +168,11 @@ impl KvClient {
         if self.members.len() == 1 {
             return Some(0);
         }
-        let conditions = batch.only_if.iter().flat_map(|(key, _)| self.owners(Some(key)));
-        let changes = batch.changes.iter().flat_map(|change| self.owners(key_of(change)));
-        let mut owners = conditions.chain(changes);
-        let owner = owners.next().unwrap_or_default();
-        owners.all(|other| other == owner).then_some(owner)
-    }
-
-    /// The member that has a key; all of them for a change of no key in particular.
-    fn owners(&self, key: Option<&[u8]>) -> Range<usize> {
-        match key.map(|key| owner(&self.members, key)) {
-            Some(owner) => owner..owner + 1,
-            None => 0..self.members.len(),
-        }
+        let conditions = batch.only_if.iter().map(|(key, _)| Some(key));
+        let keys = conditions.chain(batch.changes.iter().map(Change::key));
+        let mut owners = keys.map(|key| key.map(|key| owner(&self.members, key)));
+        let first = owners.next().unwrap_or(Some(0))?;
+        owners.all(|other| other == Some(first)).then_some(first)
     }
 
     /// Makes changes of several members, all at the same time.
@@ -190,12 +181,25 @@ impl KvClient {
         changes: Vec<Change<&[u8]>>,
         limit: Duration,
     ) -> Result<Outcomes, ClientError> {
+        // A range is for all shards of a database, which then shares out the changes itself, so
+        // that they keep their order. So the place of its first shard is that of all.
+        let has_range = changes.iter().any(|change| change.key().is_none());
+        let mut places = Vec::with_capacity(self.members.len());
+        for shards in databases(&self.members) {
+            let first = places.len();
+            let place = |shard| if has_range { first } else { first + shard };
+            places.extend((0..shards.len()).map(place));
+        }
         let mut outcomes = vec![None; changes.len()];
         let mut shares = vec![(Vec::new(), Batch::default()); self.members.len()];
-        for (place, change) in changes.into_iter().enumerate() {
-            for (places, share) in &mut shares[self.owners(key_of(&change))] {
-                places.push(place);
-                share.changes.push(change.clone());
+        for (at, change) in changes.into_iter().enumerate() {
+            let mut add = |member: usize| {
+                shares[member].0.push(at);
+                shares[member].1.changes.push(change.clone());
+            };
+            match change.key() {
+                Some(key) => add(places[owner(&self.members, key)]),
+                None => (0..places.len()).filter(|at| places[*at] == *at).for_each(add),
             }
         }
         let mut long = LongParts::of(self);
@@ -220,10 +224,7 @@ impl KvClient {
             });
             let told = told.unwrap_or_else(|error| vec![Err(result_of_key(error)); places.len()]);
             for (place, told) in places.into_iter().zip(told) {
-                outcomes[place] = Some(match outcomes[place].take() {
-                    Some(before) => sum(before, told),
-                    None => told,
-                });
+                outcomes[place] = Some(Changed::sum(outcomes[place].take(), told));
             }
         }
         Ok(outcomes.into_iter().flatten().collect())
@@ -277,28 +278,5 @@ impl<'a> LongParts<'a> {
             true => Ok(call(None)),
             false => instance.memory().expose_ref_segments(&self.bytes, |bulk| call(Some(bulk))),
         }
-    }
-}
-
-/// The outcome of a range of keys that several members have some of.
-fn sum(
-    before: Result<Changed, KvError>,
-    more: Result<Changed, KvError>,
-) -> Result<Changed, KvError> {
-    match (before?, more?) {
-        (Changed::Erased { count }, Changed::Erased { count: more }) => {
-            Ok(Changed::Erased { count: count.saturating_add(more) })
-        }
-        (before, _) => Ok(before),
-    }
-}
-
-/// The key of a change; none of a range.
-fn key_of<'a>(change: &Change<&'a [u8]>) -> Option<&'a [u8]> {
-    match change {
-        Change::Put { key, .. } | Change::Append { key, .. } | Change::Erase { key, .. } => {
-            Some(key)
-        }
-        Change::EraseRange(_) => None,
     }
 }

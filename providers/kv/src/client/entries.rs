@@ -62,10 +62,10 @@ impl Entries {
         limit: Duration,
     ) -> Self {
         let is_backwards = selection.is_backwards;
-        let args = ListArgs { selection, values, max: PAGE_ENTRIES, token: None };
+        let args = ListArgs { selection, values, max: PAGE_ENTRIES, token: None, shard: None };
         let list = |member: &Member| List {
             member: member.clone(),
-            args: args.clone(),
+            args: ListArgs { shard: member.shard, ..args.clone() },
             limit,
             asked: None,
             page: Vec::new().into_iter(),

@@ -1,8 +1,8 @@
 //! The databases that a client shares out keys among, and calls of one or several of them.
 //!
-//! A key belongs to the member for which [`weight`] is highest (rendezvous hashing): one more
-//! member takes its share from each of the others, and no key moves between those. All clients
-//! compute it alike, so the function does not change.
+//! A key belongs to the database for which [`weight`] is highest (rendezvous hashing): one more
+//! takes its share from each of the others, and no key moves between those. All clients compute it
+//! alike, so the function does not change. Of a database with several shards, each is a member.
 
 use std::time::{Duration, Instant};
 
@@ -13,39 +13,54 @@ use serde::de::DeserializeOwned;
 use twox_hash::XxHash64;
 
 use super::bad_answer;
-use crate::rpc::{Found, Meta, READ, ReadArgs};
+use crate::rpc::{Found, KvStat, Meta, READ, ReadArgs, routed, shard_of_key};
 use crate::{ClientError, KvError};
 
 /// A request that is under way.
 pub(super) type Started<R> = Result<ForwardRequest<Result<R, KvError>>, ForwardError>;
 
-/// A database, and the provider that serves it.
+/// A database, or a shard of one, and the provider that serves it.
 #[derive(Debug, Clone)]
 pub(super) struct Member {
     pub(super) instance: Instance,
     pub(super) target: ProviderHandle,
     /// The id of the database. Any where there is only one.
     pub(super) id: u64,
+    /// The shard, if the database has several.
+    pub(super) shard: Option<u8>,
 }
 
-/// Returns which member has a key.
+/// The members that a database is, which has told its figures.
+pub(super) fn of_database(alone: Member, told: &KvStat) -> impl Iterator<Item = Member> + use<> {
+    let KvStat { id, shards, instance_shards, .. } = *told;
+    (0..shards.max(1)).map(move |shard| {
+        let Member { instance, target, .. } = alone.clone();
+        let target = match instance_shards {
+            2.. if shards > 1 => target.in_shard(shard % instance_shards),
+            _ => target,
+        };
+        Member { instance, target, id, shard: (shards > 1).then_some(shard) }
+    })
+}
+
+/// The members by database.
+pub(super) fn databases(members: &[Member]) -> impl Iterator<Item = &[Member]> {
+    members.chunk_by(|one, next| one.id == next.id)
+}
+
+/// Returns which member has a key. They are in the order of their ids and shards.
 pub(super) fn owner(members: &[Member], key: &[u8]) -> usize {
     if members.len() == 1 {
         return 0;
     }
-    let (key, ids) = (routed(key), members.iter().map(|member| member.id));
-    // Of equal weights the last one counts, so members are in the order of their ids.
-    let best = ids.enumerate().max_by_key(|(_, id)| weight(*id, key));
-    best.map_or(0, |(at, _)| at)
-}
-
-/// The part of a key by which its owner is found. Those of a collection (`collection.rs`) are found
-/// by its name, so that they have one.
-fn routed(key: &[u8]) -> &[u8] {
-    match key.iter().position(|byte| *byte == 0) {
-        Some(name) if name > 0 && matches!(key.len() - name, 1 | 9) => &key[..name],
-        _ => key,
-    }
+    let (routed, mut first) = (routed(key), 0);
+    let weighed = databases(members).map(|shards| {
+        let at = first;
+        first += shards.len();
+        (weight(shards[0].id, routed), at, shards.len())
+    });
+    // Of equal weights the last one counts.
+    weighed.max().map_or(0, |(_, at, shards)| at + shard_of_key(key, shards))
 }
 
 /// XXH64 of the key, with the id of the database as its seed.
@@ -193,8 +208,12 @@ mod tests {
     fn members(instance: &Instance, ids: &[u64]) -> Vec<Member> {
         let addr = instance.lookup("na+sm://nobody-1").unwrap();
         let target = ProviderHandle::new(addr, ProviderId::new(1));
-        let member =
-            |id: &u64| Member { instance: instance.clone(), target: target.clone(), id: *id };
+        let member = |id: &u64| Member {
+            instance: instance.clone(),
+            target: target.clone(),
+            id: *id,
+            shard: None,
+        };
         ids.iter().map(member).collect()
     }
 

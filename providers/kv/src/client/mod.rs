@@ -12,14 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use margo::encoding::Bytes;
-use margo::{ForwardError, ForwardRequest, Instance, ProviderHandle, Rpc, errors::IdentityError};
+use margo::{ForwardError, ForwardRequest, Instance, ProviderHandle, Rpc};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use self::batch::KvBatch;
 pub use self::collection::Collection;
 pub use self::entries::Entries;
-use self::member::{Clock, Member, answers, ask_owners, owner, result_of_key};
+use self::member::{
+    Clock, Member, answers, ask_owners, databases, of_database, owner, result_of_key,
+};
 use crate::model::{Batch, Change, Changed, Condition, Durability, KeyRange, Outcomes};
 use crate::rpc::{
     COUNT, ChangeArgs, FLUSH, Found, GET, GET_MANY, GetArgs, GetManyArgs, IDENTITY, KvStat,
@@ -60,31 +62,34 @@ const ANSWER_BYTES: u64 = 256 << 10;
 /// ```
 #[derive(Debug, Clone)]
 pub struct KvClient {
-    /// At least one, in the order of the ids of their databases.
+    /// At least one, in the order of the ids of their databases, and of shards.
     members: Arc<[Member]>,
     durability: Option<Durability>,
 }
 
 impl KvClient {
     /// Speaks to `target` through `instance`, after it has asked whether that is a key-value
-    /// provider: a wrong number is found here, and not by what another provider makes of a call.
-    /// Waits at most `limit`.
+    /// provider: a wrong number is found here, and not by what another provider makes of a call;
+    /// and how many shards it has. Waits at most `limit` for each of the two answers.
     ///
     /// # Errors
     ///
-    /// [`IdentityError`]: it is another one, or says nothing, or did not answer.
+    /// [`Identity`](ClientError::Identity): it is another one, or says nothing, or did not answer;
+    /// and others, as [`ClientError`].
     pub fn connect(
         instance: &Instance,
         target: ProviderHandle,
         limit: Duration,
-    ) -> Result<Self, IdentityError> {
+    ) -> Result<Self, ClientError> {
         instance.network().check_identity_timed(&target, IDENTITY, limit)?;
-        Ok(Self::new(instance, target))
+        Self::cluster(instance, [target], limit)
     }
 
-    /// Speaks to `target` through `instance`. Does not contact it.
+    /// Speaks to `target` through `instance`. Does not contact it. For a provider of several shards
+    /// ([`KvConfig::shards`](crate::KvConfig::shards)), [`connect`](Self::connect) is the way:
+    /// without it calls take a detour in the service, and lists are refused.
     pub fn new(instance: &Instance, target: ProviderHandle) -> Self {
-        let member = Member { instance: instance.clone(), target, id: 0 };
+        let member = Member { instance: instance.clone(), target, id: 0, shard: None };
         Self { members: Arc::new([member]), durability: None }
     }
 
@@ -139,22 +144,24 @@ impl KvClient {
         targets: impl IntoIterator<Item = ProviderHandle>,
         limit: Duration,
     ) -> Result<Self, ClientError> {
-        let member = |target| Member { instance: instance.clone(), target, id: 0 };
-        let mut members: Vec<_> = targets.into_iter().map(member).collect();
+        let member = |target| Member { instance: instance.clone(), target, id: 0, shard: None };
+        let members: Vec<_> = targets.into_iter().map(member).collect();
         assert!(!members.is_empty(), "a cluster of no servers");
         let started = members.iter().map(|member| member.start(STAT, &(), limit)).collect();
-        for (told, member) in answers(started).collect::<Vec<_>>().into_iter().zip(&mut members) {
-            member.id = told?.id;
-        }
-        members.sort_by_key(|member| member.id);
-        if let Some([first, second]) = members.windows(2).find(|pair| pair[0].id == pair[1].id) {
-            let (first, second) = (first.target.to_string(), second.target.to_string());
+        let told: Vec<_> = answers(started).collect();
+        let told = told.into_iter().zip(members);
+        let mut told: Vec<(KvStat, Member)> =
+            told.map(|(told, member)| Ok((told?, member))).collect::<Result<_, ClientError>>()?;
+        told.sort_by_key(|(told, _)| told.id);
+        if let Some(pair) = told.windows(2).find(|pair| pair[0].0.id == pair[1].0.id) {
+            let [first, second] = [0, 1].map(|at| pair[at].1.target.to_string());
             return Err(ClientError::SameDatabase { first, second });
         }
-        Ok(Self { members: members.into(), durability: None })
+        let members = told.into_iter().flat_map(|(told, member)| of_database(member, &told));
+        Ok(Self { members: members.collect(), durability: None })
     }
 
-    /// The provider that has a key.
+    /// The provider that has a key; of several shards, called through the one that has it.
     pub fn owner(&self, key: &[u8]) -> &ProviderHandle {
         &self.member(key).target
     }
@@ -170,7 +177,7 @@ impl KvClient {
 
     /// The providers that it speaks to.
     pub fn members(&self) -> impl Iterator<Item = &ProviderHandle> {
-        self.members.iter().map(|member| &member.target)
+        databases(&self.members).map(|shards| &shards[0].target)
     }
 
     /// A client whose changes are at least so safe before they are acknowledged. The provider's own
@@ -509,14 +516,14 @@ impl KvClient {
         member.start(CHANGE.sending(), &args, limit)
     }
 
-    /// Asks all members, at the same time.
+    /// Asks all providers, at the same time.
     fn ask_all<A: Serialize, R: DeserializeOwned>(
         &self,
         rpc: Rpc<A, Result<R, KvError>>,
         args: &A,
         limit: Duration,
     ) -> Result<Vec<R>, ClientError> {
-        let started = self.members.iter().map(|member| member.start(rpc, args, limit));
+        let started = databases(&self.members).map(|shards| shards[0].start(rpc, args, limit));
         // All of them end before the first error is told.
         let answers: Vec<_> = answers(started.collect()).collect();
         answers.into_iter().collect()

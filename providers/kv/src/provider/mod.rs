@@ -10,6 +10,7 @@
 mod budget;
 mod scan;
 mod service;
+mod shards;
 mod views;
 mod waiters;
 
@@ -31,8 +32,13 @@ use crate::rpc::{
 };
 use crate::{KvConfig, StartError};
 
-/// The file of a snapshot, in the folder that it is given.
-const SNAPSHOT: &str = "kv.redb";
+/// The file of a shard's snapshot, in the folder that it is given.
+fn snapshot_file(shard: usize) -> String {
+    match shard {
+        0 => "kv.redb".to_owned(),
+        shard => format!("kv.{shard}.redb"),
+    }
+}
 
 /// An error of a component, for people.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -129,21 +135,33 @@ impl RunningProvider for KvProvider {
         RunningProvider::move_to(&self.provider, pool)
     }
 
-    /// Makes a folder with one file, `kv.redb`, whatever the store is. Others are served meanwhile.
+    /// Makes a folder with a file for each shard, `kv.redb`, `kv.1.redb` and so on, whatever the
+    /// store is. Each shows a moment of its shard. Others are served meanwhile.
     fn snapshot(&self, to: &Path) -> Result<(), BoxError> {
         let failed = |error| format!("{}: {error}", to.display());
         std::fs::create_dir(to).map_err(failed)?;
-        let written = self.serving.0.database.snapshot_to(&to.join(SNAPSHOT));
+        let databases = self.serving.0.databases.iter().enumerate();
+        let mut files = databases.map(|(shard, one)| (one, to.join(snapshot_file(shard))));
+        let written = files.try_for_each(|(database, file)| database.snapshot_to(&file).map(drop));
         if written.is_err() {
-            // An empty folder would be in the way of the next one.
-            let _ = std::fs::remove_dir(to);
+            // It would be in the way of the next one, and half of it is none.
+            let _ = std::fs::remove_dir_all(to);
         }
-        Ok(written.map(drop)?)
+        Ok(written?)
     }
 
-    /// Fills the database, which must be empty. Other changes wait meanwhile.
+    /// Fills the database, which must be empty, and have as many shards. Other changes wait
+    /// meanwhile.
     fn restore(&self, from: &Path) -> Result<(), BoxError> {
-        self.serving.0.database.restore(&from.join(SNAPSHOT))?;
+        let databases = &self.serving.0.databases;
+        let files = (0..).take_while(|shard| from.join(snapshot_file(*shard)).exists()).count();
+        if files > 0 && files != databases.len() {
+            let own = databases.len();
+            return Err(format!("the snapshot is of {files} shards, the provider has {own}").into());
+        }
+        for (shard, database) in databases.iter().enumerate() {
+            database.restore(&from.join(snapshot_file(shard)))?;
+        }
         Ok(())
     }
 }
@@ -166,7 +184,7 @@ impl KvProvider {
         serving.serve(LIST, Service::list)?;
         serving.serve(WAIT, Service::wait)?;
         serving.serve(FLUSH, Service::flush)?;
-        serving.serve(STAT, |service, _| Ok(service.stat()))?;
+        serving.serve(STAT, |service, request| Ok(service.stat(request.instance())))?;
         let own = service.clone();
         provider.serve(GET).in_place(move |(), args, request| own.get(args, &request))?;
         let own = service.clone();

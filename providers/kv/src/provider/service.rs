@@ -5,24 +5,26 @@
 //! waited in. All of it together is bounded (`budget.rs`).
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Instant;
 
 use margo::cancel::CancelToken;
 use margo::encoding::Bytes;
 
 use margo::ult::wait_any;
-use margo::{Bulk, Handle, RespondError};
+use margo::{Bulk, Handle, Instance, RespondError};
 
 use super::budget::Budget;
 use super::scan;
+use super::shards;
 use super::views::Views;
 use super::waiters::{Waiters, Wake};
 use crate::config::KvConfig;
-use crate::engine::{Database, Record, View};
+use crate::engine::{Database, Record, Stats, View};
 use crate::model::{Batch, Durability, Outcomes};
 use crate::rpc::{
     ChangeArgs, Entry, Found, GetArgs, GetManyArgs, KvStat, ListArgs, Meta, Page, PageToken, Part,
-    ReadArgs, Selection, WaitArgs,
+    ReadArgs, Selection, WaitArgs, shard_of_key,
 };
 use crate::{KvError, StartError, StoreKind};
 
@@ -33,7 +35,8 @@ const ENTRY_BYTES: u64 = 48;
 const STEP: usize = 256;
 
 pub(super) struct Service {
-    pub(super) database: Database,
+    /// One for each shard.
+    pub(super) databases: Box<[Database]>,
     pub(super) views: Views,
     pub(super) waiters: Waiters,
     budget: Budget,
@@ -56,8 +59,9 @@ impl Service {
     pub(super) fn new(config: &KvConfig) -> Result<Self, StartError> {
         config.check()?;
         Ok(Self {
-            database: Database::open(&config.store)?,
-            views: Views::new(config.views, config.view_idle()),
+            databases: open(config)?,
+            // A list of all shards has a view of each.
+            views: Views::new(config.views.saturating_mul(config.shards), config.view_idle()),
             waiters: Waiters::new(config.waiters),
             budget: Budget::new(config.bulk_bytes),
             page_bytes: config.page_bytes,
@@ -66,11 +70,21 @@ impl Service {
         })
     }
 
+    /// The database that has a key.
+    fn database(&self, key: &[u8]) -> &Database {
+        &self.databases[shard_of_key(key, self.databases.len())]
+    }
+
+    /// All databases as they are.
+    fn shown(&self) -> Result<Vec<Arc<dyn View>>, KvError> {
+        self.databases.iter().map(Database::view).collect()
+    }
+
     /// Answers from where the store has the value, or with an error.
     pub(super) fn get(&self, args: GetArgs<Bytes<&[u8]>>, request: &Request<Found>) {
         let GetArgs { key, most } = args;
         let mut told = Ok(());
-        let shown = self.database.view().and_then(|view| {
+        let shown = self.database(&key).view().and_then(|view| {
             view.get(&key, &mut |Record { version, value }| {
                 let need = value.len() as u64;
                 let found = match need > most {
@@ -97,8 +111,8 @@ impl Service {
         args: GetManyArgs<Bytes<&[u8]>>,
         request: &Request<Vec<Result<Found, KvError>>>,
     ) {
-        let view = match self.database.view() {
-            Ok(view) => view,
+        let views = match self.shown() {
+            Ok(views) => views,
             Err(error) => return say_if_untold(request, request.respond(&Err(error))),
         };
         let (mut values, page_bytes) = (Vec::new(), self.page_bytes);
@@ -106,7 +120,8 @@ impl Service {
             if at % STEP == STEP - 1 {
                 margo::ult::yield_now();
             }
-            let mut place = Err(KvError::NotFound);
+            let (view, mut place) =
+                (&views[shard_of_key(key, views.len())], Err(KvError::NotFound));
             view.get(key, &mut |Record { version, value }| {
                 let (from, need) = (values.len(), value.len() as u64);
                 place = match need > args.most.min(page_bytes - from as u64) {
@@ -131,7 +146,7 @@ impl Service {
         let ReadArgs { key, view, bulk } = request.args();
         let view = match view {
             Some(id) => self.views.find(*id, request.origin())?,
-            None => self.database.view()?,
+            None => self.database(key).view()?,
         };
         let token = request.cancel_token();
         loop {
@@ -162,12 +177,12 @@ impl Service {
         &self,
         request: &Handle<Vec<Bytes>, R>,
     ) -> Result<Vec<Option<Meta>>, KvError> {
-        let view = self.database.view()?;
+        let views = self.shown()?;
         let each = |(at, key): (usize, &Bytes)| {
             if at % STEP == STEP - 1 {
                 margo::ult::yield_now();
             }
-            measure(&*view, key)
+            measure(&*views[shard_of_key(key, views.len())], key)
         };
         request.args().iter().enumerate().map(each).collect()
     }
@@ -237,18 +252,20 @@ impl Service {
         // Old views cost something from now on: the store keeps for them what is changed.
         self.views.sweep(Instant::now());
         let wake = Wake::of(&batch, &self.waiters);
-        let outcomes = self.database.apply(batch, durability, request.deadline())?;
+        let outcomes = shards::apply(&self.databases, batch, durability, request.deadline())?;
         self.waiters.wake(wake);
         Ok(outcomes)
     }
 
     pub(super) fn count<R>(&self, request: &Handle<Selection, R>) -> Result<u64, KvError> {
-        let (view, token) = (self.database.view()?, request.cancel_token());
+        let token = request.cancel_token();
         let mut count = 0;
-        scan::walk(&*view, request.args(), None, &token, &mut |_, _| {
-            count += 1;
-            ControlFlow::Continue(())
-        })?;
+        for view in self.shown()? {
+            scan::walk(&*view, request.args(), None, &token, &mut |_, _| {
+                count += 1;
+                ControlFlow::Continue(())
+            })?;
+        }
         Ok(count)
     }
 
@@ -263,11 +280,20 @@ impl Service {
             }
             return Ok(page.page(|| id));
         }
-        let mut view = self.database.view()?;
+        let shard = match (args.shard, self.databases.len()) {
+            (None, 1) => 0,
+            (None, shards) => {
+                return Err(invalid(&format!("there are {shards} shards, and it names none")));
+            }
+            (Some(shard), _) => usize::from(shard),
+        };
+        let database =
+            self.databases.get(shard).ok_or_else(|| invalid("there is no such shard"))?;
+        let mut view = database.view()?;
         let mut page = Filling::of(&*view, args, self.page_bytes, &canceled)?;
         if page.is_full && self.is_in_memory {
             // Only what is on disk keeps old records by itself, and most lists have one page.
-            view = self.database.snapshot()?;
+            view = database.snapshot()?;
             page = Filling::of(&*view, args, self.page_bytes, &canceled)?;
         }
         Ok(page.page(|| self.views.keep(owner, request.principal(), view)))
@@ -283,7 +309,7 @@ impl Service {
         let token = request.cancel_token();
         loop {
             let waiting = self.waiters.enter(request.principal(), key)?;
-            match find(&*self.database.view()?, key, above.saturating_add(1), *most) {
+            match find(&*self.database(key).view()?, key, above.saturating_add(1), *most) {
                 Err(KvError::NotFound) => {}
                 found => return found,
             }
@@ -297,25 +323,38 @@ impl Service {
     }
 
     pub(super) fn flush<R>(&self, request: &Handle<(), R>) -> Result<(), KvError> {
-        self.database.flush(request.deadline())
+        self.databases.iter().try_for_each(|database| database.flush(request.deadline()))
     }
 
-    pub(super) fn stat(&self) -> KvStat {
-        let stats = self.database.stats();
+    pub(super) fn stat(&self, instance: &Instance) -> KvStat {
+        let all: Vec<_> = self.databases.iter().map(Database::stats).collect();
+        let sum = |figure: fn(&Stats) -> u64| all.iter().map(figure).sum();
+        // As long ago as of the one that has waited longest.
+        let since_sync = all.iter().filter_map(|stats| stats.since_sync).max();
         KvStat {
-            id: stats.id,
-            keys: stats.keys,
-            bytes: stats.bytes,
-            queued_requests: stats.queued_requests as u64,
-            queued_bytes: stats.queued_bytes as u64,
-            commits: stats.commits,
-            changes: stats.changes,
-            ms_since_sync: stats.since_sync.map(|time| time.as_millis() as u64),
+            id: all[0].id,
+            shards: all.len() as u8,
+            instance_shards: instance.layout().progress_pools().count() as u8,
+            keys: sum(|stats| stats.keys),
+            bytes: sum(|stats| stats.bytes),
+            queued_requests: sum(|stats| stats.queued_requests as u64),
+            queued_bytes: sum(|stats| stats.queued_bytes as u64),
+            commits: sum(|stats| stats.commits),
+            changes: sum(|stats| stats.changes),
+            ms_since_sync: since_sync.map(|time| time.as_millis() as u64),
             views: self.views.len() as u64,
             waiters: self.waiters.len() as u64,
             bulk_bytes: self.budget.bytes(),
         }
     }
+}
+
+/// Opens the database of each shard.
+fn open(config: &KvConfig) -> Result<Box<[Database]>, KvError> {
+    let shards = config.store.of_shards(config.shards as usize)?;
+    let mut databases = shards.iter().rev().map(Database::open).collect::<Result<Box<[_]>, _>>()?;
+    databases.reverse();
+    Ok(databases)
 }
 
 /// A page that is being filled.
@@ -333,7 +372,7 @@ impl Filling {
         page_bytes: u64,
         canceled: &CancelToken,
     ) -> Result<Self, KvError> {
-        let ListArgs { selection, values, max, token } = args;
+        let ListArgs { selection, values, max, token, .. } = args;
         let after = token.as_ref().map(|token| &token.after);
         // A page that has no entries would not get on.
         let max = usize::try_from(*max).unwrap_or(usize::MAX).max(1);

@@ -1,14 +1,18 @@
 //! Several servers with one key space.
 
+use std::ops::Bound::Unbounded;
 use std::time::Duration;
 
+use margo::component::RunningProvider;
 use margo::{ForwardError, Instance, ProviderHandle};
 use margo_provider_kv::{
-    ClientError, Condition, Entry, KeyRange, KvClient, KvConfig, KvError, KvProvider, MemoryOrder,
-    Selection, StoreConfig, StoreKind,
+    Changed, ClientError, Condition, Entry, KeyRange, KvClient, KvConfig, KvError, KvProvider,
+    MemoryOrder, Selection, StoreConfig, StoreKind,
 };
 
-use crate::common::{ID, PATIENCE, TRANSPORTS, in_memory, pattern, refusal};
+use serde_json::json;
+
+use crate::common::{ID, PATIENCE, Pair, TRANSPORTS, in_memory, pattern, refusal};
 
 const SERVERS: usize = 3;
 
@@ -22,7 +26,10 @@ struct Servers {
 impl Servers {
     fn new(transport: &str, config: impl Fn(usize) -> KvConfig) -> Self {
         let start = |n| {
-            let service = Instance::builder(transport).start().unwrap();
+            // Shards of the instance are for speed: the keys are right without them.
+            let shards = if n == 0 { 1 } else { config(n).shards };
+            let document = json!({ "margo": { "address": transport, "shards": shards } });
+            let service = margo::init(&document.to_string()).unwrap();
             let provider = service.provider(ID, &service.layout().rpc_pool());
             let provider = KvProvider::start(provider, &config(n)).unwrap();
             (service, provider)
@@ -55,12 +62,19 @@ fn targets(services: &[(Instance, KvProvider)], client: &Instance) -> Vec<Provid
     services.iter().map(target).collect()
 }
 
-/// Runs `body` for each transport.
+/// Runs `body` for each transport, with servers of one and of several shards.
 fn on_each(body: impl Fn(&Servers)) {
     for transport in TRANSPORTS {
-        let servers = Servers::new(transport, |_| in_memory());
-        body(&servers);
-        servers.end();
+        for shards in [1, 3] {
+            let config = |_| {
+                let mut config = in_memory();
+                config.shards = shards;
+                config
+            };
+            let servers = Servers::new(transport, config);
+            body(&servers);
+            servers.end();
+        }
     }
 }
 
@@ -139,7 +153,7 @@ fn calls_for_several_keys_are_split_and_keep_their_order() {
         };
         let batch = kv.batch().put(b"key/0015x", b"1").erase_range(range).put(b"key/0016", b"2");
         let outcomes = batch.run(PATIENCE).unwrap();
-        assert_eq!(outcomes[1], Ok(margo_provider_kv::Changed::Erased { count: 11 }));
+        assert_eq!(outcomes[1], Ok(Changed::Erased { count: 11 }));
         assert_eq!(names(kv, Selection::prefix("key/001")), ["key/0016"]);
         assert_eq!(kv.erase_range(&b"key/002"[..]..&b"key/003"[..], PATIENCE).unwrap(), 10);
         assert_eq!(kv.count(&Selection::prefix("key/"), PATIENCE).unwrap(), 21);
@@ -161,7 +175,7 @@ fn batches_that_are_made_as_a_whole_are_for_one_server() {
         };
         is_refused(kv.batch().atomic().put(first, b"").put(far, b""));
         is_refused(kv.batch().only_if(far, Condition::Absent).put(first, b""));
-        let all = KeyRange { from: std::ops::Bound::Unbounded, to: std::ops::Bound::Unbounded };
+        let all = KeyRange { from: Unbounded, to: Unbounded };
         is_refused(kv.batch().atomic().put(first, b"").erase_range(all));
         assert_eq!(kv.count(&Selection::default(), PATIENCE).unwrap(), 0, "nothing was sent");
 
@@ -180,6 +194,7 @@ fn lists_are_merged_page_by_page_both_ways() {
             let order = [MemoryOrder::Hashed, MemoryOrder::Ordered][n % 2];
             let mut config = KvConfig::new(StoreConfig::memory(order));
             config.page_bytes = 4096;
+            config.shards = 1 + n as u64;
             config
         });
         let (kv, all) = (&servers.kv, keys(900));
@@ -225,7 +240,7 @@ fn of_a_server_that_is_gone_only_its_keys_fail() {
         let keys: Vec<_> = keys.iter().map(String::as_bytes).collect();
         let batch = keys.iter().fold(kv.batch(), |batch, key| batch.put(key, b"value"));
         batch.run(PATIENCE).unwrap();
-        // It serves no more, but answers that it does not.
+        let shards = u64::from(kv.stat(PATIENCE).unwrap()[0].shards);
         let gone = &servers.services[0].0;
         let address = gone.self_addr().uri().to_owned();
         let is_gone = |key: &[u8]| kv.owner(key).addr().uri() == address;
@@ -257,7 +272,7 @@ fn of_a_server_that_is_gone_only_its_keys_fail() {
         let (entries, errors): (Vec<_>, Vec<_>) =
             kv.keys(Selection::default(), limit).partition(Result::is_ok);
         assert_eq!(entries.len(), keys.iter().filter(|key| !is_gone(key)).count());
-        assert_eq!(errors.len(), 1);
+        assert_eq!(errors.len() as u64, shards, "of each list");
         assert!(kv.count(&Selection::default(), limit).is_err());
         let targets = targets(&servers.services, &servers.client);
         let error = KvClient::cluster(&servers.client, targets, limit).unwrap_err();
@@ -300,4 +315,80 @@ fn a_database_keeps_its_id_and_is_a_member_once() {
     let stat = servers.kv.stat(PATIENCE).unwrap();
     assert_eq!(stat.iter().map(|stat| stat.id).collect::<Vec<_>>(), [10, 11, 12]);
     servers.end();
+}
+
+#[test]
+fn shards_on_the_disk_stay_as_many_and_are_restored_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let keys = keys(50);
+    let of = |shards: u64, kind| {
+        let mut config = KvConfig::new(StoreConfig::new(kind, &path));
+        config.shards = shards;
+        config
+    };
+    let snapshot = dir.path().join("snapshot");
+    for round in 0..2 {
+        let pair = Pair::new(TRANSPORTS[0], &of(3, StoreKind::Redb));
+        if round == 0 {
+            let batch = keys
+                .iter()
+                .fold(pair.kv.batch(), |batch, key| batch.put(key.as_bytes(), key.as_bytes()));
+            assert!(batch.run(PATIENCE).unwrap().iter().all(Result::is_ok));
+            pair.provider.snapshot(&snapshot).unwrap();
+        }
+        assert_eq!(names(&pair.kv, Selection::default()), keys);
+        assert_eq!(pair.kv.stat(PATIENCE).unwrap()[0].shards, 3);
+        pair.end();
+    }
+    assert!((0..3).all(|shard| dir.path().join(format!("db.{shard}")).exists()));
+    let service = Instance::builder(TRANSPORTS[0]).start().unwrap();
+    let start = |config: &KvConfig| {
+        let provider = service.provider(ID, &service.layout().rpc_pool());
+        KvProvider::start(provider, config)
+    };
+    for shards in [1, 2, 4] {
+        let error = start(&of(shards, StoreKind::Redb)).unwrap_err().to_string();
+        assert!(error.contains("made with another number of `shards`"), "{error}");
+    }
+    service.finalize_and_wait().unwrap();
+
+    let mut config = in_memory();
+    config.shards = 2;
+    let pair = Pair::new(TRANSPORTS[0], &config);
+    let error = pair.provider.restore(&snapshot).unwrap_err().to_string();
+    assert_eq!(error, "the snapshot is of 3 shards, the provider has 2");
+    pair.end();
+    config.shards = 3;
+    let pair = Pair::new(TRANSPORTS[0], &config);
+    pair.provider.restore(&snapshot).unwrap();
+    assert_eq!(names(&pair.kv, Selection::default()), keys);
+    pair.end();
+}
+
+#[test]
+fn callers_that_know_nothing_of_shards_get_the_keys_or_a_refusal() {
+    let mut config = in_memory();
+    config.shards = 3;
+    let pair = Pair::new(TRANSPORTS[0], &config);
+    let plain = KvClient::new(&pair.client, pair.kv.members().next().unwrap().clone());
+    let keys = keys(40);
+    let batch = keys.iter().fold(plain.batch(), |batch, key| batch.put(key.as_bytes(), b"value"));
+    let batch = batch.erase_range(KeyRange { from: Unbounded, to: Unbounded });
+    let batch = keys.iter().fold(batch, |batch, key| batch.put(key.as_bytes(), b"again"));
+    let outcomes = batch.run(PATIENCE).unwrap();
+    assert_eq!(outcomes[40], Ok(Changed::Erased { count: 40 }));
+    let asked: Vec<_> = keys.iter().map(String::as_bytes).collect();
+    for kv in [&plain, &pair.kv] {
+        let found = kv.get_many(&asked, PATIENCE).unwrap();
+        assert!(found.into_iter().all(|found| found.unwrap().value.0 == b"again"));
+        assert!(asked.iter().all(|key| kv.exists(key, PATIENCE).unwrap()));
+        assert_eq!(kv.count(&Selection::default(), PATIENCE).unwrap(), 40);
+    }
+    assert_eq!(names(&pair.kv, Selection::default()), keys);
+    let list = plain.keys(Selection::default(), PATIENCE).next().unwrap();
+    assert!(matches!(refusal(list), KvError::Invalid(_)));
+    let whole = keys.iter().fold(plain.batch(), |batch, key| batch.erase(key.as_bytes()));
+    assert!(matches!(refusal(whole.atomic().run(PATIENCE)), KvError::Invalid(_)));
+    pair.end();
 }

@@ -88,7 +88,13 @@ fn lists_that_make_no_sense_are_answered() {
         let list = |args: &ListArgs| {
             pair.client.forward_timed(LIST, pair.kv.owner(b""), args, PATIENCE).unwrap()
         };
-        let args = |selection| ListArgs { selection, values: true, max: u32::MAX, token: None };
+        let args = |selection| ListArgs {
+            selection,
+            values: true,
+            max: u32::MAX,
+            token: None,
+            shard: None,
+        };
         let token = PageToken { view: u64::MAX, after: Bytes(Vec::new()) };
         let with_token = ListArgs { token: Some(token), ..args(Selection::default()) };
         assert_eq!(list(&with_token), Err(KvError::Gone));

@@ -95,7 +95,7 @@ fn a_client_connects_to_a_key_value_provider_and_to_nothing_else() {
         let other = ProviderId::new(9);
         let wrong = ProviderHandle::new(pair.kv.owner(b"").addr().clone(), other);
         let error = KvClient::connect(&pair.client, wrong.clone(), PATIENCE).unwrap_err();
-        assert!(matches!(error, IdentityError::None { .. }), "{error}");
+        assert!(matches!(error, ClientError::Identity(IdentityError::None { .. })), "{error}");
         pair.service.network().register_identity(other, "blob").unwrap();
         let error = KvClient::connect(&pair.client, wrong, PATIENCE).unwrap_err();
         assert!(error.to_string().ends_with("is `blob`, not `kv`"), "{error}");

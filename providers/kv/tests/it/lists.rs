@@ -120,7 +120,7 @@ fn a_view_is_of_its_caller_and_gone_when_it_is_not_used() {
             fill(pair, 10, b"x");
             let list = |token: Option<PageToken>, kv: &KvClient, client: &margo::Instance| {
                 let selection = Selection::default();
-                let args = ListArgs { selection, values: false, max: 3, token };
+                let args = ListArgs { selection, values: false, max: 3, token, shard: None };
                 client.forward_timed(LIST, kv.owner(b""), &args, PATIENCE).unwrap()
             };
             let Page { entries, next } = list(None, &pair.kv, &pair.client).unwrap();
@@ -178,7 +178,7 @@ fn a_view_that_is_read_from_is_of_its_caller_too() {
         |pair| {
             fill(pair, 10, b"x");
             let (selection, token) = (Selection::default(), None);
-            let args = ListArgs { selection, values: false, max: 1, token };
+            let args = ListArgs { selection, values: false, max: 1, token, shard: None };
             let page = pair.client.forward_timed(LIST, pair.kv.owner(b""), &args, PATIENCE);
             let view = page.unwrap().unwrap().next.unwrap().view;
             let exposed = pair.client.expose(vec![0; 4], margo::Access::ReadWrite).unwrap();

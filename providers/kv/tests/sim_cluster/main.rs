@@ -376,8 +376,10 @@ fn run(seed: u64) -> (usize, usize) {
     let providers = servers.iter().map(|instance| {
         let mut store = StoreConfig::memory(MemoryOrder::Ordered);
         store.id = Some(random.u64(..));
+        let mut config = KvConfig::new(store);
+        config.shards = 1 + seed % 3;
         let provider = instance.provider(ID, &instance.layout().rpc_pool());
-        KvProvider::start(provider, &KvConfig::new(store)).unwrap()
+        KvProvider::start(provider, &config).unwrap()
     });
     let providers: Vec<_> = providers.collect();
     let clients: Vec<_> = (0..CLIENTS).map(|n| cluster.node(&client_name(n))).collect();

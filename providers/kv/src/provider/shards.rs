@@ -1,0 +1,58 @@
+//! Batches of a provider whose keys several databases share out.
+
+use std::time::Instant;
+
+use crate::KvError;
+use crate::engine::Database;
+use crate::model::{Batch, Change, Changed, Durability, Outcomes};
+use crate::rpc::shard_of_key;
+
+/// Makes changes where their keys are, one database after the other. Clients that know of shards
+/// send each its own changes, all at the same time, but for batches with ranges, which are for all
+/// of them.
+pub(super) fn apply(
+    databases: &[Database],
+    batch: Batch,
+    durability: Option<Durability>,
+    deadline: Option<Instant>,
+) -> Result<Outcomes, KvError> {
+    let shards = databases.len();
+    if let Some(only) = only_shard(&batch, shards) {
+        return databases[only].apply(batch, durability, deadline);
+    }
+    if batch.is_atomic || !batch.only_if.is_empty() {
+        let text = "the keys of a batch that is made as a whole are of several shards";
+        return Err(KvError::Invalid(text.to_owned()));
+    }
+    let mut outcomes = vec![None; batch.changes.len()];
+    for (shard, database) in databases.iter().enumerate() {
+        let is_own =
+            |change: &&Change| change.key().is_none_or(|key| shard_of_key(key, shards) == shard);
+        let own = batch.changes.iter().enumerate().filter(|(_, change)| is_own(change));
+        let (places, changes): (Vec<_>, Vec<_>) = own.map(|(at, one)| (at, one.clone())).unzip();
+        if places.is_empty() {
+            continue;
+        }
+        let own = Batch { changes, ..Batch::default() };
+        let told = database.apply(own, durability, deadline);
+        let told = told.unwrap_or_else(|error| vec![Err(error); places.len()]);
+        for (place, told) in places.into_iter().zip(told) {
+            outcomes[place] = Some(Changed::sum(outcomes[place].take(), told));
+        }
+    }
+    Ok(outcomes.into_iter().flatten().collect())
+}
+
+/// The shard that has all keys of a batch.
+fn only_shard(batch: &Batch, shards: usize) -> Option<usize> {
+    if shards == 1 {
+        return Some(0);
+    }
+    let conditions = batch.only_if.iter().map(|(key, _)| Some(key));
+    let mut keys = conditions.chain(batch.changes.iter().map(Change::key));
+    let shard = |key: Option<&_>| key.map(|key: &margo::encoding::Bytes| shard_of_key(key, shards));
+    match keys.next() {
+        Some(first) => shard(first).filter(|first| keys.all(|key| shard(key) == Some(*first))),
+        None => Some(0),
+    }
+}
