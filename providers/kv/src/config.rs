@@ -8,12 +8,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::StoreConfig;
+use crate::model::SHARDS_MAX;
 
 /// Smallest and largest [`KvConfig::page_bytes`].
 const PAGE_BYTES: RangeInclusive<u64> = 4096..=(64 << 20);
 
-/// Smallest and largest [`KvConfig::shards`]: so many are told apart on the wire.
-const SHARDS: RangeInclusive<u64> = 1..=128;
+/// Smallest and largest [`KvConfig::shards`].
+const SHARDS: RangeInclusive<u64> = 1..=SHARDS_MAX as u64;
 
 /// Smallest and largest of the other figures.
 const FIGURES: RangeInclusive<u64> = 1..=(1 << 40);

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::KvError;
 
+/// Most shards of a provider: so many are told apart on the wire.
+pub(crate) const SHARDS_MAX: u8 = 128;
+
 /// The state of a key that a change asks for.
 ///
 /// ```

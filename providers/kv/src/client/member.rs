@@ -33,7 +33,7 @@ pub(super) struct Member {
 /// The members that a database is, which has told its figures.
 pub(super) fn of_database(alone: Member, told: &KvStat) -> impl Iterator<Item = Member> + use<> {
     let KvStat { id, shards, instance_shards, .. } = *told;
-    (0..shards.max(1)).map(move |shard| {
+    (0..shards).map(move |shard| {
         let Member { instance, target, .. } = alone.clone();
         let target = match instance_shards {
             2.. if shards > 1 => target.in_shard(shard % instance_shards),

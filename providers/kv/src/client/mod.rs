@@ -22,7 +22,7 @@ pub use self::entries::Entries;
 use self::member::{
     Clock, Member, answers, ask_owners, databases, of_database, owner, result_of_key,
 };
-use crate::model::{Batch, Change, Changed, Condition, Durability, KeyRange, Outcomes};
+use crate::model::{Batch, Change, Changed, Condition, Durability, KeyRange, Outcomes, SHARDS_MAX};
 use crate::rpc::{
     COUNT, ChangeArgs, FLUSH, Found, GET, GET_MANY, GetArgs, GetManyArgs, IDENTITY, KvStat,
     MEASURE, Meta, Part, STAT, Selection, WAIT, WaitArgs,
@@ -152,6 +152,11 @@ impl KvClient {
         let told = told.into_iter().zip(members);
         let mut told: Vec<(KvStat, Member)> =
             told.map(|(told, member)| Ok((told?, member))).collect::<Result<_, ClientError>>()?;
+        if let Some((KvStat { shards, .. }, member)) = told.iter().find(|(told, _)| {
+            !(1..=SHARDS_MAX).contains(&told.shards) || told.instance_shards > SHARDS_MAX
+        }) {
+            return Err(bad_answer(format!("{} with {shards} shards", member.target)));
+        }
         told.sort_by_key(|(told, _)| told.id);
         if let Some(pair) = told.windows(2).find(|pair| pair[0].0.id == pair[1].0.id) {
             let [first, second] = [0, 1].map(|at| pair[at].1.target.to_string());

@@ -3,13 +3,14 @@
 use std::ops::Bound;
 
 use margo::encoding::Bytes;
-use margo::{Access, ForwardError, Rpc};
+use margo::{Access, ForwardError, ProviderHandle, ProviderId, Rpc};
 use margo_provider_kv::{
-    Batch, CHANGE, Change, ChangeArgs, Condition, GET_MANY, GetManyArgs, KeyRange, KvError, LIST,
-    Lengths, ListArgs, Outcomes, PageToken, Part, READ, ReadArgs, Selection,
+    Batch, CHANGE, Change, ChangeArgs, ClientError, Condition, GET_MANY, GetManyArgs, KeyRange,
+    KvClient, KvError, KvStat, LIST, Lengths, ListArgs, Outcomes, PageToken, Part, READ, ReadArgs,
+    STAT, Selection,
 };
 
-use crate::common::{PATIENCE, Pair, on_each, pattern};
+use crate::common::{PATIENCE, Pair, in_memory, on_each, pattern};
 
 fn change(pair: &Pair, args: &ChangeArgs) -> Result<Outcomes, KvError> {
     pair.client.forward_timed(CHANGE, pair.kv.owner(b""), args, PATIENCE).unwrap()
@@ -154,4 +155,20 @@ fn counts_that_are_not_there_are_not_believed() {
         assert_eq!(sum, 1 << 20, "a page of values, and no more");
         assert_eq!(found[20_099], Err(KvError::TooSmall { need: 1 << 20 }));
     });
+}
+
+#[test]
+fn numbers_of_shards_that_cannot_be_are_not_believed() {
+    let pair = Pair::new("na+sm://", &in_memory());
+    let told = pair.kv.stat(PATIENCE).unwrap()[0];
+    for (at, (shards, instance_shards)) in [(0, 1), (129, 1), (2, 200)].into_iter().enumerate() {
+        let id = ProviderId::new(100 + at as u16);
+        let liar = pair.service.provider(id, &pair.service.layout().rpc_pool());
+        let told = KvStat { shards, instance_shards, ..told };
+        liar.serve(STAT).function(move |()| Ok(told)).unwrap();
+        let target = ProviderHandle::new(pair.kv.owner(b"").addr().clone(), id);
+        let error = KvClient::cluster(&pair.client, [target], PATIENCE).unwrap_err();
+        assert!(matches!(error, ClientError::BadAnswer(_)), "{error}");
+    }
+    pair.end();
 }
