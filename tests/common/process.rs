@@ -158,8 +158,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        na::conformance::end_child(&mut self.child);
     }
 }
 

@@ -40,6 +40,7 @@ use std::time::{Duration, Instant};
 
 pub use self::forked::{hear_of_children, in_forked_child};
 pub use self::group_member::last_of_group;
+pub use self::process::end_child;
 pub use crate::base::random::Random;
 use crate::{Endpoint, Error, OpenOptions};
 

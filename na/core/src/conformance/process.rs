@@ -123,7 +123,20 @@ impl ChildNode {
 
 impl Drop for ChildNode {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end_child(&mut self.child);
+    }
+}
+
+/// Kills a child, if it has not ended, and removes the shared memory that libfabric leaves behind
+/// when its process is killed, `PID:USER:NUMBER`: a later process with the same number could open
+/// no `ofi+shm`.
+pub fn end_child(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+    let mine = format!("{}:", child.id());
+    for file in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+        if file.file_name().to_string_lossy().starts_with(&mine) {
+            let _ = std::fs::remove_file(file.path());
+        }
     }
 }
