@@ -151,8 +151,7 @@ impl Service {
     }
 
     pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        na::conformance::end_child(&mut self.child);
     }
 }
 

@@ -198,6 +198,18 @@ impl<B> Change<B> {
     }
 }
 
+impl<B> Batch<B> {
+    /// The one that has all keys of the batch, among several of which `owner` says who has a key;
+    /// the first, if it has no keys. `None`: there are several, or it has a range, which all have.
+    pub(crate) fn only_owner(&self, owner: impl Fn(&B) -> usize) -> Option<usize> {
+        let conditions = self.only_if.iter().map(|(key, _)| Some(key));
+        let keys = conditions.chain(self.changes.iter().map(Change::key));
+        let mut owners = keys.map(|key| key.map(&owner));
+        let first = owners.next().unwrap_or(Some(0))?;
+        owners.all(|other| other == Some(first)).then_some(first)
+    }
+}
+
 impl Changed {
     /// The outcome of a change of which one more place has told its part.
     pub(crate) fn sum(

@@ -229,7 +229,7 @@ impl StoreConfig {
     ///
     /// # Errors
     ///
-    /// What is on the disk was made with another number of shards.
+    /// [`KvError::Failed`] if the files on the disk were made with another number of shards.
     pub(crate) fn of_shards(&self, shards: usize) -> Result<Vec<Self>, KvError> {
         let numbered = |shard: usize| {
             let mut path = self.path.clone()?.into_os_string();

@@ -16,11 +16,9 @@ use crate::base::{Doing, Effort, Figure, Result, Samples, fail};
 use crate::process::Context;
 use crate::rows::ult::on_ult::Streams;
 
-#[path = "../../../../stream/examples/nexmark/events.rs"]
+// `nexmark` is a link to the folder of the example, since a package has only what lies in it.
 mod events;
-#[path = "../../../../stream/examples/nexmark/plain.rs"]
 pub(crate) mod plain;
-#[path = "../../../../stream/examples/nexmark/queries.rs"]
 pub(crate) mod queries;
 
 /// The first events, in the order of their times.

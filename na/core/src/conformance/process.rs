@@ -116,8 +116,7 @@ impl ChildNode {
 
     /// Kills it with SIGKILL and waits until it is dead.
     pub(super) fn kill(&mut self) {
-        self.child.kill().expect("kill the child");
-        self.child.wait().expect("reap the child");
+        end_child(&mut self.child);
     }
 }
 
@@ -127,10 +126,13 @@ impl Drop for ChildNode {
     }
 }
 
-/// Kills a child, if it has not ended, and removes the shared memory that libfabric leaves behind
-/// when its process is killed, `PID:USER:NUMBER`: a later process with the same number could open
-/// no `ofi+shm`.
+/// Kills a child with SIGKILL, waits until it is dead, and removes the shared memory that libfabric
+/// leaves behind then, `PID:USER:NUMBER`: a later process with the same number could open no
+/// `ofi+shm`. Does nothing to a child that has ended: its number may be another one's by now.
 pub fn end_child(child: &mut Child) {
+    if matches!(child.try_wait(), Ok(Some(_))) {
+        return;
+    }
     let _ = child.kill();
     let _ = child.wait();
     let mine = format!("{}:", child.id());

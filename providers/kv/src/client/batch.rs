@@ -149,7 +149,11 @@ impl KvClient {
         batch: Batch<&[u8]>,
         limit: Duration,
     ) -> Result<Outcomes, ClientError> {
-        let Some(owner) = self.one_owner(&batch) else {
+        let owner = match self.members.len() {
+            1 => Some(0),
+            _ => batch.only_owner(|key| owner(&self.members, key)),
+        };
+        let Some(owner) = owner else {
             return match batch.is_atomic || !batch.only_if.is_empty() {
                 true => Err(ClientError::SeveralOwners),
                 false => self.apply_split(batch.changes, limit),
@@ -161,18 +165,6 @@ impl KvClient {
             args.bulk = bulk.cloned();
             member.call(CHANGE.sending(), &args, limit)
         })?
-    }
-
-    /// The member that has all keys of a batch.
-    fn one_owner(&self, batch: &Batch<&[u8]>) -> Option<usize> {
-        if self.members.len() == 1 {
-            return Some(0);
-        }
-        let conditions = batch.only_if.iter().map(|(key, _)| Some(key));
-        let keys = conditions.chain(batch.changes.iter().map(Change::key));
-        let mut owners = keys.map(|key| key.map(|key| owner(&self.members, key)));
-        let first = owners.next().unwrap_or(Some(0))?;
-        owners.all(|other| other == Some(first)).then_some(first)
     }
 
     /// Makes changes of several members, all at the same time.
@@ -242,6 +234,7 @@ impl KvClient {
         ChangeArgs { batch, durability: self.durability, bulk: None, skip }
     }
 }
+
 /// The bytes of calls that are too long for requests: the targets pull them from where they are.
 struct LongParts<'a> {
     /// The most that a request carries of one.

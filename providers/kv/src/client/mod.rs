@@ -239,14 +239,19 @@ impl KvClient {
     ) -> Result<Vec<Result<Found, KvError>>, ClientError> {
         let clock = Clock::of(limit);
         let args = |keys| GetManyArgs { keys, most: ANSWER_BYTES };
-        let answers = ask_owners(&self.members, GET_MANY.sending(), keys, args, limit);
+        let mut answers = ask_owners(&self.members, GET_MANY.sending(), keys, args, limit);
         let is_whole = answers.len() == 1;
-        let mut results = vec![Err(KvError::NotFound); keys.len()];
+        let mut results = vec![];
+        if is_whole && let Some((_, answer)) = answers.pop() {
+            // In the order of the keys.
+            results = answer?;
+        }
+        results.resize(keys.len(), Err(KvError::NotFound));
         for (places, answer) in answers {
-            let found = match answer {
-                Err(error) if !is_whole => vec![Err(result_of_key(error)); places.len()],
-                answer => answer?,
-            };
+            let found = answer.unwrap_or_else(|error| {
+                let error = result_of_key(error);
+                vec![Err(error); places.len()]
+            });
             for (place, found) in places.into_iter().zip(found) {
                 results[place] = found;
             }

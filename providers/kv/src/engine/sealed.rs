@@ -70,7 +70,7 @@ impl StoreState {
     /// The key that it is sealed with.
     const NAME: &[u8] = b"margo kv";
 
-    /// Those of a new store.
+    /// The numbers of a new store, which gets its id here.
     pub(super) fn new() -> Self {
         Self { id: random_id(), version: 0, bytes: 0 }
     }

@@ -48,7 +48,7 @@ pub(super) struct Service {
 /// A request without its arguments.
 type Request<R> = Handle<(), Result<R, KvError>>;
 
-/// Nobody to tell: the origin is gone, or this instance is closed.
+/// Logs that there was nobody to answer: the origin is gone, or this instance is closed.
 pub(super) fn say_if_untold<R>(request: &Request<R>, told: Result<(), RespondError>) {
     if let Err(error) = told {
         tracing::debug!(rpc = request.rpc_name(), %error, "no answer");

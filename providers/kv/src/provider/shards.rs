@@ -17,7 +17,11 @@ pub(super) fn apply(
     deadline: Option<Instant>,
 ) -> Result<Outcomes, KvError> {
     let shards = databases.len();
-    if let Some(only) = only_shard(&batch, shards) {
+    let only = match shards {
+        1 => Some(0),
+        _ => batch.only_owner(|key| shard_of_key(key, shards)),
+    };
+    if let Some(only) = only {
         return databases[only].apply(batch, durability, deadline);
     }
     if batch.is_atomic || !batch.only_if.is_empty() {
@@ -41,18 +45,4 @@ pub(super) fn apply(
         }
     }
     Ok(outcomes.into_iter().flatten().collect())
-}
-
-/// The shard that has all keys of a batch.
-fn only_shard(batch: &Batch, shards: usize) -> Option<usize> {
-    if shards == 1 {
-        return Some(0);
-    }
-    let conditions = batch.only_if.iter().map(|(key, _)| Some(key));
-    let mut keys = conditions.chain(batch.changes.iter().map(Change::key));
-    let shard = |key: Option<&_>| key.map(|key: &margo::encoding::Bytes| shard_of_key(key, shards));
-    match keys.next() {
-        Some(first) => shard(first).filter(|first| keys.all(|key| shard(key) == Some(*first))),
-        None => Some(0),
-    }
 }
