@@ -155,19 +155,22 @@ pub(crate) fn bounded<T: Send + 'static>(
     what: &str,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> T {
-    let (sender, receiver) = mpsc::channel();
+    let (put, value) = mpsc::channel();
+    run_bounded(what, Box::new(move || put.send(body()).unwrap()));
+    value.recv().unwrap()
+}
+
+/// Without the types of [`bounded`], of which a program would have hundreds of copies.
+fn run_bounded(what: &str, body: Box<dyn FnOnce() + Send>) {
+    let (done, end) = mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
-        let _ = sender.send(body());
+        let _done = done;
+        body();
     });
-    match receiver.recv_timeout(PATIENCE) {
-        Ok(value) => {
-            thread.join().unwrap();
-            value
-        }
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("{what}: hangs"),
-        Err(mpsc::RecvTimeoutError::Disconnected) => match thread.join() {
-            Err(panic) => std::panic::resume_unwind(panic),
-            Ok(()) => unreachable!("the thread ended without a value"),
-        },
+    if end.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+        panic!("{what}: hangs");
+    }
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
     }
 }

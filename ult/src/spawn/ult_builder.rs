@@ -4,7 +4,7 @@ use crate::base::priority::Priority;
 use crate::base::unwind::Why;
 use crate::engine::error::SpawnError;
 use crate::engine::model::interfaces::{Access, PushReason};
-use crate::engine::model::pool::bump;
+use crate::engine::model::pool::{PoolSlot, bump};
 use crate::engine::model::runtime_core::GatePass;
 use crate::engine::model::unit::{OnMigrate, UltName, UltPtr, UltRef, UnitInit, UnitKind};
 use crate::engine::model::waiter::{DETACHED, UNJOINED, Word};
@@ -320,6 +320,9 @@ impl<'a> UltBuilder<'a> {
 
     /// The result is valid as long as the unit has not ended, or has a handle.
     ///
+    /// All that knows the closure's type is to store it, so that a program with many closures has
+    /// the rest of this once.
+    ///
     /// # Safety
     ///
     /// See [`spawn_scoped`](Self::spawn_scoped).
@@ -334,8 +337,7 @@ impl<'a> UltBuilder<'a> {
         F: FnOnce() -> T + Send,
         T: Send,
     {
-        // In parts, so that they are put together in memory for the slow way only.
-        let Self { pool, kind, name, stack_bytes, priority, rare } = self;
+        let pool = self.pool;
         // The owner of a pool is of the pool's runtime.
         let own =
             current::xstream().and_then(|xstream| Some((xstream, xstream.own_slot(&pool.pool)?)));
@@ -344,85 +346,52 @@ impl<'a> UltBuilder<'a> {
         if let Some((xstream, slot)) = own
             && !xstream.closing.get()
         {
-            let taken = xstream.descriptors.take(&pool.core);
-            let ult = taken.ok_or_else(|| no_memory(pool))?;
-            let this = Self { pool, kind, name, stack_bytes, priority, rare };
+            let ult = self.begin_as_owner(xstream, join)?;
             // SAFETY: duty of the caller.
-            unsafe { this.init_unit(ult, f, xstream.next_id(), join) };
-            xstream.hand_on(ult);
-            bump(&slot.shared.created);
-            xstream.on_event(ult, EventKind::Create);
-            match start {
-                Placement::Queue => xstream.push_own(ult, slot),
-                Placement::Open => {
-                    ult.set_stealable();
-                    push_open(ult, &pool.pool, Some(xstream), PushReason::Create);
-                }
-                Placement::Keep => {}
-            }
+            unsafe { ult.payload.set_closure(f) };
+            queue_as_owner(ult, pool, xstream, slot, start);
             return Ok(ult);
         }
-        let this = Self { pool, kind, name, stack_bytes, priority, rare };
+        let begun = self.begin_elsewhere(join)?;
         // SAFETY: duty of the caller.
-        unsafe { this.make_slow(f, start, join) }
+        unsafe { begun.ult.payload.set_closure(f) };
+        begun.queue(start)
     }
 
-    /// As [`make`](Self::make), where the caller does not own the pool.
-    ///
-    /// # Safety
-    ///
-    /// See [`spawn_scoped`](Self::spawn_scoped).
+    /// The unit, without its closure, where `xstream` owns the pool.
+    // Part of each spawn, but in builds with assertions, where it would be most of what programs
+    // with many closures take to compile.
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline)]
+    fn begin_as_owner(self, xstream: &Xstream, join: Word) -> Result<UltPtr, SpawnError> {
+        let taken = xstream.descriptors.take(&self.pool.core);
+        let ult = taken.ok_or_else(|| no_memory(self.pool))?;
+        self.init_unit(ult, xstream.next_id(), join);
+        xstream.hand_on(ult);
+        Ok(ult)
+    }
+
+    /// As [`begin_as_owner`](Self::begin_as_owner), where the caller does not own the pool.
     #[inline(never)]
-    unsafe fn make_slow<F, T>(
-        self,
-        f: F,
-        start: Placement,
-        join: Word,
-    ) -> Result<UltPtr, SpawnError>
-    where
-        F: FnOnce() -> T + Send,
-        T: Send,
-    {
+    fn begin_elsewhere(self, join: Word) -> Result<Begun<'a>, SpawnError> {
         let target = self.pool;
         let core = &target.core;
         let here = current::xstream_in(core);
-        let _pass = pass(target, here)?;
+        let pass = pass(target, here)?;
         let taken = match here {
             Some(xstream) => xstream.descriptors.take(core),
             None => core.depot.take(core),
         };
         let ult = taken.ok_or_else(|| no_memory(target))?;
         let id = here.map_or_else(|| core.draw_ids(1), Xstream::next_id);
-        // SAFETY: duty of the caller.
-        unsafe { self.init_unit(ult, f, id, join) };
+        self.init_unit(ult, id, join);
         crate::engine::unit::inherited::hand_on(ult);
-        count_created(target, here).inspect_err(|_| {
-            ult.payload.lose(Why::Lost);
-            drop(UltRef::adopt(ult));
-        })?;
-        crate::engine::xstream::diag::created(ult, core, here);
-        match start {
-            Placement::Queue => push(ult, &target.pool, here, PushReason::Create),
-            Placement::Open => {
-                ult.set_stealable();
-                push_open(ult, &target.pool, here, PushReason::Create);
-            }
-            Placement::Keep => {}
-        }
-        Ok(ult)
+        Ok(Begun { ult, target, here, _pass: pass })
     }
 
-    /// Writes all that is known of the unit into its descriptor.
-    ///
-    /// # Safety
-    ///
-    /// See [`spawn_scoped`](Self::spawn_scoped).
-    #[inline(always)]
-    unsafe fn init_unit<F, T>(self, ult: UltPtr, f: F, id: u64, join: Word)
-    where
-        F: FnOnce() -> T + Send,
-        T: Send,
-    {
+    /// Writes all that is known of the unit into its descriptor, but the closure.
+    #[inline]
+    fn init_unit(self, ult: UltPtr, id: u64, join: Word) {
         let pool = &*self.pool.pool;
         let class = match self.stack_bytes {
             None => pool.class,
@@ -436,11 +405,62 @@ impl<'a> UltBuilder<'a> {
         if self.priority != Priority::Normal {
             ult.set_priority(self.priority);
         }
-        // SAFETY: duty of the caller.
-        unsafe { ult.payload.set_closure(f) };
         if let Some(rare) = self.rare {
             add_rare(ult, *rare);
         }
+    }
+}
+
+/// Counts a unit that has its closure and is of a pool that `xstream` owns, and queues it.
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline)]
+fn queue_as_owner(
+    ult: UltPtr,
+    pool: &PoolRef,
+    xstream: &Xstream,
+    slot: &PoolSlot,
+    start: Placement,
+) {
+    bump(&slot.shared.created);
+    xstream.on_event(ult, EventKind::Create);
+    match start {
+        Placement::Queue => xstream.push_own(ult, slot),
+        Placement::Open => {
+            ult.set_stealable();
+            push_open(ult, &pool.pool, Some(xstream), PushReason::Create);
+        }
+        Placement::Keep => {}
+    }
+}
+
+/// A unit of a pool that the caller does not own, before it is queued.
+struct Begun<'a> {
+    ult: UltPtr,
+    target: &'a PoolRef,
+    here: Option<&'a Xstream>,
+    /// Until the unit has been queued.
+    _pass: Option<GatePass<'a>>,
+}
+
+impl Begun<'_> {
+    /// Counts the unit, which has its closure now, and queues it.
+    #[inline(never)]
+    fn queue(self, start: Placement) -> Result<UltPtr, SpawnError> {
+        let Self { ult, target, here, _pass } = self;
+        count_created(target, here).inspect_err(|_| {
+            ult.payload.lose(Why::Lost);
+            drop(UltRef::adopt(ult));
+        })?;
+        crate::engine::xstream::diag::created(ult, &target.core, here);
+        match start {
+            Placement::Queue => push(ult, &target.pool, here, PushReason::Create),
+            Placement::Open => {
+                ult.set_stealable();
+                push_open(ult, &target.pool, here, PushReason::Create);
+            }
+            Placement::Keep => {}
+        }
+        Ok(ult)
     }
 }
 

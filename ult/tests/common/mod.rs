@@ -24,18 +24,23 @@ pub(crate) fn hear_of_children() {
 
 /// Runs `f` on a thread of its own and fails if it has not returned after [`LONG`].
 pub(crate) fn within<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
-    let (done, result) = mpsc::channel();
+    let (put, value) = mpsc::channel();
+    run_within(Box::new(move || put.send(f()).unwrap()));
+    value.recv().unwrap()
+}
+
+/// Without the types of [`within`], of which a program would have hundreds of copies.
+fn run_within(f: Box<dyn FnOnce() + Send>) {
+    let (done, end) = mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
-        let value = f();
-        let _ = done.send(());
-        value
+        let _done = done;
+        f();
     });
-    if result.recv_timeout(LONG) == Err(mpsc::RecvTimeoutError::Timeout) {
+    if end.recv_timeout(LONG) == Err(mpsc::RecvTimeoutError::Timeout) {
         panic!("no end after {LONG:?}");
     }
-    match thread.join() {
-        Ok(value) => value,
-        Err(panic) => std::panic::resume_unwind(panic),
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
     }
 }
 

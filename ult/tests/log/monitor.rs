@@ -338,9 +338,15 @@ fn an_idle_xstream_that_spins_is_no_stall() {
             .unwrap();
         let xstream = runtime.xstreams().remove(0);
         wait_until("it is idle", || xstream.state() == XstreamState::Idle);
-        let seen = ticks.load(Ordering::Relaxed);
-        wait_until("looks", || ticks.load(Ordering::Relaxed) > seen + 50);
-        assert_eq!(stalls.load(Ordering::Relaxed), 0);
+        let looks = |count| {
+            let seen = ticks.load(Ordering::Relaxed);
+            wait_until("looks", || ticks.load(Ordering::Relaxed) > seen + count);
+        };
+        // On a loaded machine its start may have been one, which the next look may report.
+        looks(2);
+        let before = stalls.load(Ordering::Relaxed);
+        looks(50);
+        assert_eq!(stalls.load(Ordering::Relaxed), before);
         assert_eq!(xstream.state(), XstreamState::Idle);
         runtime.pool("p").unwrap().spawn(|| ()).unwrap().join().unwrap();
         runtime.shutdown().unwrap();
