@@ -22,7 +22,9 @@ use std::time::Duration;
 use cluster_support::{Cluster, Random, clock, name_of};
 use na::sim::{LinkOptions, Network, Trace, TraceEntry};
 
+/// Nodes of a run in which they die, and of one that is made twice.
 const NODES: usize = 50;
+const FEW_NODES: usize = 20;
 /// ULTs of each node that make calls, and how many each makes.
 const CALLERS: usize = 2;
 const CALLS: usize = 12;
@@ -35,10 +37,10 @@ const TURNS: usize = 4;
 
 /// One caller: calls to anybody, itself included, short and long, quick and slow, on their own or
 /// through others, and news.
-fn make_calls(cluster: &Cluster, node: usize, mut random: Random) {
+fn make_calls(cluster: &Cluster, (node, nodes): (usize, usize), mut random: Random) {
     for _ in 0..CALLS {
         cluster.sleep(random.micros(10, 2 * TROUBLE / CALLS as u64));
-        let to = random.below(NODES as u64) as usize;
+        let to = random.below(nodes as u64) as usize;
         let limit = match random.below(4) {
             0 => random.micros(20, 500),
             _ => random.micros(1_000, 600_000),
@@ -49,7 +51,7 @@ fn make_calls(cluster: &Cluster, node: usize, mut random: Random) {
             _ => 0,
         };
         let hops = random.below(8).saturating_sub(4);
-        let route = (0..hops).map(|_| random.below(NODES as u64) as usize).collect();
+        let route = (0..hops).map(|_| random.below(nodes as u64) as usize).collect();
         let bytes = vec![7; if random.below(8) == 0 { 20_000 } else { random.below(300) as usize }];
         // A dead node makes no calls; it may be back for the next one.
         let Some(own) = cluster.instance(node) else { continue };
@@ -70,15 +72,25 @@ enum Trouble {
     Links,
 }
 
+impl Trouble {
+    fn nodes(self) -> usize {
+        match self {
+            Self::All => NODES,
+            Self::Links => FEW_NODES,
+        }
+    }
+}
+
 /// Everything that goes wrong, at times that the seed gives, and how each ends.
 fn plan_faults(cluster: &Arc<Cluster>, trouble: Trouble, random: &mut Random) {
     let kinds = match trouble {
         Trouble::All => 0..6,
         Trouble::Links => 2..6,
     };
+    let nodes = trouble.nodes() as u64;
     for _ in 0..FAULTS {
-        let node = random.below(NODES as u64) as usize;
-        let (name, other) = (name_of(node), name_of(random.below(NODES as u64) as usize));
+        let node = random.below(nodes) as usize;
+        let (name, other) = (name_of(node), name_of(random.below(nodes) as usize));
         let begin = random.micros(1, TROUBLE);
         let end = begin + random.micros(100, 700_000);
         let own = Arc::downgrade(cluster);
@@ -177,17 +189,18 @@ fn run(seed: u64, trouble: Trouble) -> (BTreeMap<String, u32>, Trace) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let name = format!("cluster-{}", NEXT.fetch_add(1, Ordering::Relaxed));
     let mut random = Random::new(seed);
-    let cluster = Cluster::new(&name, seed, NODES, shards_of(seed));
+    let nodes = trouble.nodes();
+    let cluster = Cluster::new(&name, seed, nodes, shards_of(seed));
     let _explain = cluster.network.trace_on_panic(40);
     plan_faults(&cluster, trouble, &mut random);
-    let callers = Arc::new(AtomicUsize::new(NODES * CALLERS));
+    let callers = Arc::new(AtomicUsize::new(nodes * CALLERS));
     let own = cluster.clone();
     let driver = cluster.pools()[0].spawn(move || {
-        for caller in 0..NODES * CALLERS {
+        for caller in 0..nodes * CALLERS {
             let (all, left) = (own.clone(), callers.clone());
             let random = Random::new(random.below(u64::MAX >> 1));
             let calls = move || {
-                make_calls(&all, caller % NODES, random);
+                make_calls(&all, (caller % nodes, nodes), random);
                 left.fetch_sub(1, Ordering::SeqCst);
             };
             let pool = &own.pools()[caller % own.pools().len()];
@@ -235,13 +248,11 @@ fn every_call_of_a_cluster_in_trouble_ends_by_its_deadline_and_no_handler_runs_t
     }
 }
 
-// Slow: two runs of 50 instances.
 #[test]
 fn the_same_seed_is_the_same_run_of_the_whole_runtime() {
     is_repeated(2);
 }
 
-// Slow: two runs of 50 instances.
 #[test]
 fn the_same_seed_is_the_same_run_of_instances_with_several_shards() {
     is_repeated(1);
@@ -252,7 +263,7 @@ fn is_repeated(seed: u64) {
     assert_eq!(first.0, again.0);
     let lines = |trace: &Trace| trace.entries().map(without_tag).collect::<Vec<_>>();
     let (first, again) = (lines(&first.1), lines(&again.1));
-    assert!(first.len() > 5_000, "{} entries", first.len());
+    assert!(first.len() > 2_000, "{} entries", first.len());
     let differs = first.iter().zip(&again).find(|(first, again)| first != again);
     assert_eq!(differs, None);
     assert_eq!(first.len(), again.len());

@@ -90,11 +90,3 @@ pub use na_core::{
     SessionNews, SessionObserver, SharedBuffer, SmOptions, Subnet, Tag, TcpOptions, TcpSecurity,
     Terms, TrafficClass, Transfer, UcxOptions, Uri, WeakMem, run_blocking_by,
 };
-
-/// The parts that the models in `loom-tests` check.
-#[cfg(all(loom, feature = "sm"))]
-#[doc(hidden)]
-pub mod loom_exports {
-    pub use na_sm::link::{gate, lane, ring, turns};
-    pub use na_sm::wake::{doorbell, reports};
-}

@@ -476,13 +476,13 @@ fn case_36_two_classes_in_one_process() {
     }
 }
 
-// Slow: 300 MiB are made and copied once for each transport and place of the target.
+// Slow: 300 MiB are made and copied once for each transport.
 #[test]
 fn an_argument_of_300_mib() {
     let mut options = HgOptions::default();
     options.overflow_bytes_max = 320 << 20;
     let input = vec![0xA5; 300 << 20];
-    everywhere_with(&options, |world| {
+    everywhere_remote(&options, |world| {
         assert_eq!(world.call(SIZE, &input).unwrap(), (input.len() as u64).to_le_bytes());
     });
 }

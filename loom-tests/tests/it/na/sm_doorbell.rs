@@ -7,8 +7,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use loom::thread;
 use margo_loom_tests::check;
-use na::loom_exports::doorbell::{BOARD, Doorbell, RECORDS, ROOM, mark, settle, take};
-use na::loom_exports::gate::{CopyGate, withdraw};
+use na_sm::link::gate::{CopyGate, withdraw};
+use na_sm::wake::doorbell::{BOARD, Doorbell, RECORDS, ROOM, mark, settle, take};
 use prim::lock::plain::RawLock;
 
 #[derive(Default)]

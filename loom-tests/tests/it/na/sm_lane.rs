@@ -7,8 +7,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 use margo_loom_tests::check;
-use na::loom_exports::doorbell::{Doorbell, ROOM, settle};
-use na::loom_exports::lane::{Emptier, Filler, SLOTS};
+use na_sm::link::lane::{Emptier, Filler, SLOTS};
+use na_sm::wake::doorbell::{Doorbell, ROOM, settle};
 
 /// State that both sides share. A slot is a cell, so that an access that the counters do not order
 /// is reported.

@@ -5,7 +5,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use margo_loom_tests::check;
-use na::loom_exports::reports::{Reports, SLOTS};
+use na_sm::wake::reports::{Reports, SLOTS};
 
 /// More than a queue holds.
 const OPS: usize = SLOTS + 1;

@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
 use margo_loom_tests::check;
-use na::loom_exports::ring::{COMMIT_BYTES, Consumer, LINE, Producer, RingMemory};
+use na_sm::link::ring::{COMMIT_BYTES, Consumer, LINE, Producer, RingMemory};
 
 const LINES: usize = 8;
 

@@ -7,7 +7,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 use margo_loom_tests::check;
-use na::loom_exports::turns::PageOwners;
+use na_sm::link::turns::PageOwners;
 
 /// One page, as a cell: an access that nothing orders is reported.
 struct Page(UnsafeCell<u32>);
