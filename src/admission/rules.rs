@@ -25,6 +25,9 @@ use crate::admission::named_callers::NamedCallers;
 /// Callers that were allowed lately and are found without a search.
 const RECENT: usize = 16;
 
+/// How the names of RPCs begin by which a provider is administered.
+const ADMIN: &str = "__admin_";
+
 // The kinds of callers, above the 64 bits that tell those of a kind apart.
 const UNKNOWN: u128 = 0;
 const USER: u128 = 1 << 64;
@@ -92,10 +95,13 @@ impl Rules {
     /// service whose callers are at theirs is one that people want to look at, or to end.
     pub(crate) fn of(&self, rpc: &str, provider: ProviderId, is_internal: bool) -> Callers {
         let (mut changes, mut names) = (Vec::new(), NamedCallers::default());
-        let ResolvedSecurity { allow, deny, .. } = &self.security;
+        let ResolvedSecurity { allow, deny, options, .. } = &self.security;
+        // Where nobody has written a rule that allows something, all who are let in may do all.
+        let is_implicit = options.allow.is_empty();
         for (rules, is_deny) in [(allow, false), (deny, true)] {
             for rule in rules.iter().filter(|rule| rule.is_about(rpc, provider.get())) {
-                let who = rule.who.iter().filter(|who| is_deny || may(rule, who, rpc, provider));
+                let may = |who: &&Who| is_deny || is_implicit || may(rule, who, rpc, provider);
+                let who = rule.who.iter().filter(may);
                 for who in who {
                     for (from, to) in ranges(who, self.own_user) {
                         changes.extend([(from, is_deny, 1), (to, is_deny, -1)]);
@@ -159,10 +165,14 @@ fn ranges(who: &Who, own_user: u32) -> impl Iterator<Item = (u128, u128)> + use<
 }
 
 /// Returns whether a rule allows these callers an RPC. One of the instance itself, which ends it or
-/// looks at it, is for everybody only where a rule names it.
+/// looks at it, is for everybody only where a rule names it; one by which a provider is
+/// administered is for nobody else.
 fn may(rule: &ResolvedRule, who: &Who, rpc: &str, provider: ProviderId) -> bool {
-    let is_own = provider == ProviderId::DEFAULT && rpc.starts_with("__") && rpc.ends_with("__");
-    !is_own || *who != Who::Anyone || rule.names_its_rpc()
+    let is_hidden = match provider {
+        ProviderId::DEFAULT => *who == Who::Anyone && rpc.starts_with("__") && rpc.ends_with("__"),
+        _ => rpc.starts_with(ADMIN),
+    };
+    !is_hidden || rule.names_its_rpc()
 }
 
 fn of_subnet(net: IpSubnet) -> ((u128, u128), Option<(u128, u128)>) {
@@ -240,7 +250,7 @@ mod tests {
     use super::*;
     use crate::PeerName;
 
-    const RPCS: [&str; 5] = ["get", "get_all", "put", "__shutdown__", "__ping__"];
+    const RPCS: [&str; 6] = ["get", "get_all", "put", "__shutdown__", "__ping__", "__admin_kv__"];
     const PROVIDERS: [u16; 3] = [1, 2, u16::MAX];
 
     fn callers() -> Vec<Principal> {
@@ -328,7 +338,8 @@ mod tests {
                 "role:mixed",
             ][..],
         );
-        let rpc = select(&["*", "get*", "get", "*t", "__shutdown__", "__*", "put"][..]);
+        let rpc =
+            select(&["*", "get*", "get", "*t", "__shutdown__", "__admin_kv__", "__*", "put"][..]);
         proptest::collection::vec((who, select(&["*", "kv:1", "kv:2"][..]), rpc), 0..6)
     }
 
@@ -377,8 +388,9 @@ mod tests {
             is_about && of_provider && one_of(who)
         };
         let allows = |rule: &&Written| {
-            let is_own = rpc.starts_with("__") && provider == u16::MAX;
-            concerns(rule) && (!is_own || rule.0 != "anyone" || rule.2 == rpc)
+            let is_own = rpc.starts_with("__") && provider == u16::MAX && rule.0 == "anyone";
+            let is_of_admin = rpc == "__admin_kv__" && provider != u16::MAX;
+            concerns(rule) && (!(is_own || is_of_admin) || rule.2 == rpc)
         };
         allow.iter().any(|rule| allows(&rule)) && !deny.iter().any(concerns)
     }

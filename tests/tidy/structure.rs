@@ -75,7 +75,8 @@ const CRATES: &[Limits] = &[
     goals("prim", "sync lines panic glob prefetch claim parts lock shared process"),
     goals("providers/blob", "error name rpc config store provider client"),
     goals("providers/echo", ""),
-    goals("providers/kv", "error model store_config engine config rpc provider client"),
+    goals("providers/kv", "error model members store_config engine config rpc steps provider \
+         client"),
     goals("stream", "base error wire spec sender receiver graph"),
     goals("ult", "topology base trace stack engine/listener engine/monitor_stop engine/pulse \
          engine/helpers engine/model engine/contain engine/error engine/xstream engine/waiting \

@@ -65,9 +65,17 @@ pub enum KvError {
     /// Damage of what is stored.
     #[error("damaged: {0}")]
     Corrupted(String),
-    /// The database is served elsewhere.
-    #[error("the database has moved to {0}")]
-    Moved(String),
+    /// The key is at another server, or on its way there; nothing was changed. Clients follow by
+    /// themselves.
+    #[error("the key is at provider {provider} of {} (epoch {epoch})", printable(.address))]
+    Moved {
+        /// The epoch of the members, or of those that follow.
+        epoch: u64,
+        /// The address of the server that has the key, or gets it.
+        address: String,
+        /// The id of the provider there.
+        provider: u16,
+    },
     /// Too many changes, or callers, wait; the same call may be made again.
     #[error("too many wait: come again later")]
     Busy,
@@ -85,8 +93,9 @@ pub enum KvError {
     #[error("the view of the database that the list was read from is not kept any more")]
     Gone,
     /// No answer about this key, though there are answers about others of the same call, from other
-    /// servers: of a change, it may have been made. Servers do not say so, clients do.
-    #[error("no answer about the key: {}", printable(.0))]
+    /// servers: of a change, it may have been made. Clients say so; a server, while members change,
+    /// of another one.
+    #[error("no answer: {}", printable(.0))]
     Unanswered(String),
     /// The provider closes, so what is waited for is not told any more.
     #[error("the provider closes")]
@@ -179,6 +188,13 @@ pub enum ClientError {
         first: String,
         /// Another one.
         second: String,
+    },
+    /// A server knows of no others, while another one that was named does: its keys would not be
+    /// found. See [`KvClient::change_members`](crate::KvClient::change_members).
+    #[error("{server} stands alone, and is no member of the servers that were named with it")]
+    NoMember {
+        /// The server.
+        server: String,
     },
     /// The target's answer contradicts the request: it is not a key-value provider, or another
     /// version.

@@ -38,8 +38,9 @@
 //!
 //! # Reading order
 //!
-//! `model.rs` (changes and their outcomes) · `rpc.rs` (what is said) · `provider/` (the target) ·
-//! `client/` (the origin) · `engine/` (databases).
+//! `model.rs` (changes and their outcomes) · `members.rs` (several servers) · `rpc.rs` and
+//! `steps.rs` (what is said) · `provider/` (the target) · `client/` (the origin) · `engine/`
+//! (databases).
 #![forbid(unsafe_code)]
 
 #[cfg(doctest)]
@@ -50,19 +51,22 @@ mod client;
 mod config;
 mod engine;
 mod error;
+mod members;
 mod model;
 mod provider;
 mod rpc;
+mod steps;
 mod store_config;
 
-pub use client::{Collection, Entries, KvBatch, KvClient};
+pub use client::{Collection, Entries, KvBatch, KvClient, MemberChange, MemberProgress};
 pub use config::KvConfig;
 pub use error::{ClientError, KvError, StartError};
+pub use members::{KvMember, Membership};
 pub use model::{Batch, Change, Changed, Condition, Durability, KeyRange, Outcomes};
 pub use provider::{KvComponent, KvProvider};
 pub use rpc::{
-    CHANGE, COUNT, ChangeArgs, Entry, FLUSH, Found, GET, GET_MANY, GetArgs, GetManyArgs, IDENTITY,
-    KvStat, LIST, Lengths, ListArgs, MEASURE, Meta, Page, PageToken, Part, READ, ReadArgs, STAT,
-    Selection, WAIT, WaitArgs,
+    CHANGE, COUNT, ChangeArgs, CountArgs, Entry, FLUSH, Found, GET, GET_MANY, GetArgs, GetManyArgs,
+    IDENTITY, KvStat, LIST, Lengths, ListArgs, MEASURE, Meta, Page, PageToken, Part, READ,
+    ReadArgs, STAT, Selection, WAIT, WaitArgs,
 };
 pub use store_config::{Integrity, MemoryOrder, StoreConfig, StoreKind, SyncPolicy};

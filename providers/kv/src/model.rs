@@ -126,7 +126,7 @@ pub enum Change<B = Bytes> {
 ///     only_if: vec![(to, Condition::Absent)],
 ///     changes: vec![Change::Erase { key: from, when: Condition::Present, take: false }],
 /// };
-/// let args = ChangeArgs { batch, durability: None, bulk: None, skip: 0 };
+/// let args = ChangeArgs { batch, durability: None, bulk: None, skip: 0, epoch: 0 };
 /// let outcomes = service.forward(CHANGE.sending(), &target, &args)??;
 /// assert_eq!(outcomes, [Ok(Changed::Erased { count: 1 })]);
 /// # drop(running);

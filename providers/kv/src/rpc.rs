@@ -8,11 +8,11 @@ use std::ops::Bound;
 
 use margo::encoding::Bytes;
 use margo::service::{MethodDescription, ServiceDescription};
-use margo::sharded::part_of_key;
 use margo::{Bulk, DecodeInPlace, Rpc};
 use serde::{Deserialize, Serialize};
 
 use crate::KvError;
+use crate::members::Told;
 use crate::model::{Batch, Change, Condition, Durability, KeyRange, Outcomes};
 
 /// The identity that a provider of this crate tells clients that ask.
@@ -35,7 +35,7 @@ pub const MEASURE: Rpc<Vec<Bytes>, Result<Vec<Option<Meta>>, KvError>> = Rpc::ne
 pub const CHANGE: Rpc<ChangeArgs, Result<Outcomes, KvError>> = Rpc::new("kv_change");
 
 /// Counts keys.
-pub const COUNT: Rpc<Selection, Result<u64, KvError>> = Rpc::new("kv_count");
+pub const COUNT: Rpc<CountArgs, Result<u64, KvError>> = Rpc::new("kv_count");
 
 /// Lists keys in their order, and their values if wanted, a page at a time.
 pub const LIST: Rpc<ListArgs, Result<Page, KvError>> = Rpc::new("kv_list");
@@ -48,6 +48,9 @@ pub const FLUSH: Rpc<(), Result<(), KvError>> = Rpc::new("kv_flush");
 
 /// Tells what the database has, and what the provider holds for its callers.
 pub const STAT: Rpc<(), Result<KvStat, KvError>> = Rpc::new("kv_stat");
+
+/// Tells which servers share out the keys.
+pub(crate) const MEMBERS: Rpc<(), Result<Told, KvError>> = Rpc::new("kv_members");
 
 /// The RPCs for callers without this crate.
 pub(crate) fn description() -> ServiceDescription {
@@ -62,26 +65,10 @@ pub(crate) fn description() -> ServiceDescription {
         MethodDescription::of(WAIT, &[]).about("Waits until a key is there."),
         MethodDescription::of(FLUSH, &[]).about("Waits until all changes are on the disk."),
         MethodDescription::of(STAT, &[]).about("What the provider holds for its callers."),
+        MethodDescription::of(MEMBERS, &[]).about("The servers that share out the keys."),
     ];
     let service = ServiceDescription::new(IDENTITY).about("A key-value store.");
     all.into_iter().fold(service, ServiceDescription::method)
-}
-
-/// The part of a key by which its place is found. Those of a collection (`client/collection.rs`)
-/// are found by its name, so that they are at one place.
-pub(crate) fn routed(key: &[u8]) -> &[u8] {
-    match key.iter().position(|byte| *byte == 0) {
-        Some(name) if name > 0 && matches!(key.len() - name, 1 | 9) => &key[..name],
-        _ => key,
-    }
-}
-
-/// The shard that has a key, of so many that a provider has.
-pub(crate) fn shard_of_key(key: &[u8], shards: usize) -> usize {
-    match shards {
-        ..=1 => 0,
-        _ => part_of_key(routed(key), shards),
-    }
 }
 
 /// A value and its version.
@@ -274,7 +261,8 @@ pub struct ReadArgs<B = Bytes> {
 /// let changes = vec![Change::Put { key, value, when: Condition::Always }];
 /// let batch = Batch { is_atomic: false, only_if: Vec::new(), changes };
 /// service.memory().expose_ref(&long, |bulk| {
-///     let args = ChangeArgs { batch, durability: None, bulk: Some(bulk.clone()), skip: 0 };
+///     let bulk = Some(bulk.clone());
+///     let args = ChangeArgs { batch, durability: None, bulk, skip: 0, epoch: 0 };
 ///     service.forward(CHANGE.sending(), &target, &args)
 /// })???;
 /// assert_eq!(kv.get(b"image", limit)?.value.0, long);
@@ -308,7 +296,8 @@ pub enum Part<B = Bytes> {
 /// let [key, value] = ["apple", "red"].map(|text| Part::Here(Bytes(text.as_bytes().to_vec())));
 /// let changes = vec![Change::Put { key, value, when: Condition::Always }];
 /// let batch = Batch { is_atomic: true, only_if: Vec::new(), changes };
-/// let args = ChangeArgs { batch, durability: Some(Durability::Synced), bulk: None, skip: 0 };
+/// let durability = Some(Durability::Synced);
+/// let args = ChangeArgs { batch, durability, bulk: None, skip: 0, epoch: 0 };
 /// assert!(service.forward(CHANGE, &target, &args)??[0].is_ok());
 /// assert_eq!(kv.get(b"apple", limit)?.value.0, b"red");
 /// # drop(running);
@@ -325,6 +314,8 @@ pub struct ChangeArgs<B = Bytes> {
     pub bulk: Option<Bulk>,
     /// Bytes of it before the first part.
     pub skip: u64,
+    /// As in [`ListArgs`], for changes of ranges.
+    pub epoch: u64,
 }
 
 /// Least and most bytes of a key, or of a value.
@@ -469,7 +460,8 @@ impl KeyRange {
 ///
 /// kv.put(b"fruit/apple", b"red", limit)?;
 /// let selection = Selection::prefix("fruit/");
-/// let args = ListArgs { selection, values: true, max: 100, token: None, shard: None };
+/// let (token, shard) = (None, None);
+/// let args = ListArgs { selection, values: true, max: 100, token, shard, epoch: 0 };
 /// let page = service.forward(LIST, &target, &args)??;
 /// assert_eq!(page.entries[0].value.as_deref(), Some(&b"red"[..]));
 /// assert!(page.next.is_none(), "that was all");
@@ -489,6 +481,38 @@ pub struct ListArgs {
     pub token: Option<PageToken>,
     /// The shard whose keys are listed. None: the only one.
     pub shard: Option<u8>,
+    /// The epoch of the members that the caller knows of ([`Membership::epoch`]), who asks them for
+    /// their keys as well; 0: it knows of none. [`KvError::Moved`] if there are later ones.
+    pub epoch: u64,
+}
+
+/// Arguments of [`COUNT`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target.clone());
+/// use margo_provider_kv::{COUNT, CountArgs, Selection};
+///
+/// kv.put(b"apple", b"red", limit)?;
+/// let args = CountArgs { selection: Selection::default(), epoch: 0 };
+/// assert_eq!(service.forward(COUNT, &target, &args)?, Ok(1));
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CountArgs {
+    /// The keys.
+    pub selection: Selection,
+    /// As in [`ListArgs`].
+    pub epoch: u64,
 }
 
 /// The place where a list goes on.
@@ -507,7 +531,8 @@ pub struct ListArgs {
 ///
 /// kv.batch().put(b"apple", b"red").put(b"pear", b"green").run(limit)?;
 /// let selection = Selection::default();
-/// let mut args = ListArgs { selection, values: false, max: 1, token: None, shard: None };
+/// let (token, shard) = (None, None);
+/// let mut args = ListArgs { selection, values: false, max: 1, token, shard, epoch: 0 };
 /// let token: PageToken = service.forward(LIST, &target, &args)??.next.expect("there is more");
 /// assert_eq!(token.after.0, b"apple");
 ///
@@ -543,7 +568,8 @@ pub struct PageToken {
 ///
 /// kv.batch().put(b"apple", b"red").put(b"pear", b"green").run(limit)?;
 /// let selection = Selection::default();
-/// let mut args = ListArgs { selection, values: false, max: 1, token: None, shard: None };
+/// let (token, shard) = (None, None);
+/// let mut args = ListArgs { selection, values: false, max: 1, token, shard, epoch: 0 };
 /// let mut keys = Vec::new();
 /// loop {
 ///     let Page { entries, next } = service.forward(LIST, &target, &args)??;

@@ -7,7 +7,8 @@
 //! | longer than the eager size by themselves | the target pulls them from the caller's memory: no copy here, and one there |
 //!
 //! A batch for several members of a cluster is split, and all get their share at the same time;
-//! their parts of the caller's memory lie one behind the other.
+//! their parts of the caller's memory lie one behind the other. Changes whose keys have moved are
+//! sent again; those that are made as a whole together.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,11 +16,12 @@ use std::time::Duration;
 use margo::encoding::Bytes;
 use margo::{Bulk, BulkError, Instance};
 
-use super::member::{answers, databases, owner, result_of_key};
+use super::cluster::{Cluster, Tries, is_moved};
+use super::member::{Clock, answers, result_of_key};
 use super::{KvClient, bad_answer};
-use crate::ClientError;
 use crate::model::{Batch, Change, Changed, Condition, KeyRange, Outcomes};
 use crate::rpc::{CHANGE, ChangeArgs, Part};
+use crate::{ClientError, KvError};
 
 /// Changes that are made in one call, in their order; from [`KvClient::batch`]. Each of them has a
 /// result of its own, unless they are [`atomic`](Self::atomic).
@@ -132,7 +134,9 @@ impl<'a> KvBatch<'a> {
     /// In a cluster, [`SeveralOwners`](ClientError::SeveralOwners) of a batch that is atomic or has
     /// conditions of the whole and is not for one member: nothing was sent. Of other batches for
     /// several members, a change of which the member does not answer has the outcome
-    /// [`Unanswered`](crate::KvError::Unanswered), and may have been made.
+    /// [`Unanswered`](crate::KvError::Unanswered), and may have been made. If keys change hands
+    /// while ranges are erased together with other changes, the outcome of a range may be
+    /// [`Moved`](crate::KvError::Moved): some of its keys may be there still.
     pub fn run(self, limit: Duration) -> Result<Outcomes, ClientError> {
         let changes = self.len();
         let outcomes = self.client.apply(self.batch, limit)?;
@@ -149,63 +153,148 @@ impl KvClient {
         batch: Batch<&[u8]>,
         limit: Duration,
     ) -> Result<Outcomes, ClientError> {
-        let owner = match self.members.len() {
-            1 => Some(0),
-            _ => batch.only_owner(|key| owner(&self.members, key)),
-        };
-        let Some(owner) = owner else {
-            return match batch.is_atomic || !batch.only_if.is_empty() {
-                true => Err(ClientError::SeveralOwners),
-                false => self.apply_split(batch.changes, limit),
-            };
-        };
-        let (member, mut long) = (&self.members[owner], LongParts::of(self));
-        let mut args = self.args(batch, &mut long);
-        long.expose(&member.instance, |bulk| {
-            args.bulk = bulk.cloned();
-            member.call(CHANGE.sending(), &args, limit)
-        })?
+        let has_range = batch.changes.iter().any(|change| change.key().is_none());
+        if batch.is_atomic || !batch.only_if.is_empty() {
+            self.apply_whole(batch, limit)
+        } else if has_range {
+            self.apply_with_ranges(&batch.changes, limit)
+        } else {
+            self.apply_each(&batch.changes, limit)
+        }
     }
 
-    /// Makes changes of several members, all at the same time.
-    fn apply_split(
+    /// Makes changes that are for one member.
+    fn apply_whole(&self, batch: Batch<&[u8]>, limit: Duration) -> Result<Outcomes, ClientError> {
+        let mut tries = Tries::of(limit);
+        loop {
+            let cluster = self.known.cluster();
+            let owner = match cluster.members.len() {
+                1 => Some(0),
+                _ => batch.only_owner(|key| cluster.owner(key)),
+            };
+            let member = &cluster.members[owner.ok_or(ClientError::SeveralOwners)?];
+            let mut long = LongParts::of(self);
+            let mut args = self.args(&cluster, batch.clone(), &mut long);
+            let answered = long.expose(&self.known.instance, |bulk| {
+                args.bulk = bulk.cloned();
+                member.call(CHANGE.sending(), &args, tries.clock.left())
+            })?;
+            if !is_moved(&answered) || !self.known.try_again(member, &mut tries) {
+                return answered;
+            }
+        }
+    }
+
+    /// Makes changes of keys, each on its own.
+    fn apply_each(
         &self,
-        changes: Vec<Change<&[u8]>>,
+        changes: &[Change<&[u8]>],
         limit: Duration,
     ) -> Result<Outcomes, ClientError> {
-        // A range is for all shards of a database, which then shares out the changes itself, so
-        // that they keep their order. So the place of its first shard is that of all.
-        let has_range = changes.iter().any(|change| change.key().is_none());
-        let mut places = Vec::with_capacity(self.members.len());
-        for shards in databases(&self.members) {
-            let first = places.len();
-            let place = |shard| if has_range { first } else { first + shard };
-            places.extend((0..shards.len()).map(place));
-        }
+        let mut tries = Tries::of(limit);
         let mut outcomes = vec![None; changes.len()];
-        let mut shares = vec![(Vec::new(), Batch::default()); self.members.len()];
-        for (at, change) in changes.into_iter().enumerate() {
+        let mut places: Vec<_> = (0..changes.len()).collect();
+        loop {
+            let cluster = self.known.cluster();
+            let told = self.send(&cluster, changes, &places, tries.clock)?;
+            for (place, told) in places.iter().zip(told) {
+                outcomes[*place] = Some(told);
+            }
+            places.retain(|place| matches!(outcomes[*place], Some(Err(KvError::Moved { .. }))));
+            let moved = places.first().and_then(|place| changes[*place].key());
+            let Some(member) = moved.map(|key| cluster.member(key)) else { break };
+            if !self.known.try_again(member, &mut tries) {
+                break;
+            }
+        }
+        Ok(outcomes.into_iter().flatten().collect())
+    }
+
+    /// Makes changes of which some are for ranges, which all members have. They can be made again
+    /// unless there are others with them, of which one was made.
+    fn apply_with_ranges(
+        &self,
+        changes: &[Change<&[u8]>],
+        limit: Duration,
+    ) -> Result<Outcomes, ClientError> {
+        let mut tries = Tries::of(limit);
+        let (places, is_alone): (Vec<_>, _) =
+            ((0..changes.len()).collect(), changes.iter().all(|change| change.key().is_none()));
+        let mut erased = vec![0; changes.len()];
+        loop {
+            let cluster = self.known.cluster();
+            let mut told = self.send(&cluster, changes, &places, tries.clock)?;
+            for (told, erased) in told.iter_mut().zip(&mut erased) {
+                if let Ok(Changed::Erased { count }) = told {
+                    *erased += *count;
+                    *count = *erased;
+                }
+            }
+            let moved = told.iter().find(|told| matches!(told, Err(KvError::Moved { .. })));
+            let moved = moved.and_then(|told| told.clone().err());
+            if moved.is_none() && self.known.was_steady(&cluster, tries.clock)? {
+                return Ok(told);
+            }
+            let is_again = is_alone || told.iter().all(Result::is_err);
+            if is_again && self.known.learn_from_all(&mut tries) {
+                continue;
+            }
+            let ranges = told.iter_mut().zip(changes).filter(|(_, change)| change.key().is_none());
+            for (told, _) in ranges.filter(|(told, _)| told.is_ok()) {
+                let away = KvError::Moved {
+                    epoch: cluster.epoch(),
+                    address: cluster.members[0].target.addr().to_string(),
+                    provider: cluster.members[0].target.id().get(),
+                };
+                *told = Err(moved.clone().unwrap_or(away));
+            }
+            return Ok(told);
+        }
+    }
+
+    /// Sends the changes at these places to the members that have them, all at the same time.
+    fn send(
+        &self,
+        cluster: &Cluster,
+        changes: &[Change<&[u8]>],
+        places: &[usize],
+        clock: Clock,
+    ) -> Result<Outcomes, ClientError> {
+        // A range is for all shards of a database, which then shares out the changes itself, so
+        // that they keep their order. So the first shard of a database is all of them.
+        let has_range = places.iter().any(|place| changes[*place].key().is_none());
+        let mut firsts = Vec::with_capacity(cluster.members.len());
+        for shards in cluster.databases() {
+            let first = firsts.len();
+            let place = |shard| if has_range { first } else { first + shard };
+            firsts.extend((0..shards.len()).map(place));
+        }
+        let mut outcomes = vec![None; places.len()];
+        let mut shares = vec![(Vec::new(), Batch::default()); cluster.members.len()];
+        for (at, place) in places.iter().enumerate() {
+            let change = &changes[*place];
             let mut add = |member: usize| {
                 shares[member].0.push(at);
                 shares[member].1.changes.push(change.clone());
             };
             match change.key() {
-                Some(key) => add(places[owner(&self.members, key)]),
-                None => (0..places.len()).filter(|at| places[*at] == *at).for_each(add),
+                Some(key) => add(firsts[cluster.owner(key)]),
+                None => (0..firsts.len()).filter(|at| firsts[*at] == *at).for_each(add),
             }
         }
         let mut long = LongParts::of(self);
-        let shares = shares.into_iter().zip(&*self.members);
+        let shares = shares.into_iter().zip(&cluster.members);
         let shares = shares.filter(|((places, _), _)| !places.is_empty());
         let calls = shares.map(|((places, share), member)| {
-            (places, member, self.args(share, &mut long), long.end)
+            (places, member, self.args(cluster, share, &mut long), long.end)
         });
         let mut calls: Vec<_> = calls.collect();
-        let told: Vec<_> = long.expose(&self.members[0].instance, |bulk| {
+        let is_whole = calls.len() == 1;
+        let told: Vec<_> = long.expose(&self.known.instance, |bulk| {
             let started = calls.iter_mut().map(|(_, member, args, end)| {
                 // To those who need it.
                 args.bulk = bulk.filter(|_| args.skip < *end).cloned();
-                member.start(CHANGE.sending(), args, limit)
+                member.start(CHANGE.sending(), args, clock.left())
             });
             answers(started.collect()).collect()
         })?;
@@ -214,6 +303,14 @@ impl KvClient {
                 true => Ok(told),
                 false => Err(bad_answer(format!("{} outcomes of {}", told.len(), places.len()))),
             });
+            let told = match told {
+                Err(error)
+                    if is_whole && !matches!(error, ClientError::Kv(KvError::Moved { .. })) =>
+                {
+                    return Err(error);
+                }
+                told => told,
+            };
             let told = told.unwrap_or_else(|error| vec![Err(result_of_key(error)); places.len()]);
             for (place, told) in places.into_iter().zip(told) {
                 outcomes[place] = Some(Changed::sum(outcomes[place].take(), told));
@@ -226,12 +323,14 @@ impl KvClient {
     /// that there are.
     fn args<'a>(
         &self,
+        cluster: &Cluster,
         batch: Batch<&'a [u8]>,
         long: &mut LongParts<'a>,
     ) -> ChangeArgs<Bytes<&'a [u8]>> {
         let skip = long.end;
         let Ok(batch) = batch.try_map(|bytes| Ok::<_, Infallible>(long.part(bytes)));
-        ChangeArgs { batch, durability: self.durability, bulk: None, skip }
+        let (durability, epoch) = (self.durability, cluster.epoch());
+        ChangeArgs { batch, durability, bulk: None, skip, epoch }
     }
 }
 
@@ -248,7 +347,7 @@ impl<'a> LongParts<'a> {
     fn of(client: &KvClient) -> Self {
         // A request that is longer is fetched, which takes as long as to pull the bytes alone, and
         // copies them.
-        let eager = client.members[0].instance.network().eager_bytes();
+        let eager = client.known.instance.network().eager_bytes();
         Self { eager, bytes: Vec::new(), end: 0 }
     }
 

@@ -7,12 +7,13 @@
 //!
 //! A document is added in an atomic batch under the condition that the next number is still what it
 //! was; numbers are not used again. In a cluster all keys of a collection have one owner
-//! (`member.rs`).
+//! (`members.rs`).
 
 use std::time::Duration;
 
 use margo::encoding::Bytes;
 
+use super::entries::Entries;
 use super::member::Clock;
 use super::{KvClient, bad_answer};
 use crate::model::{Condition, KeyRange};
@@ -53,7 +54,7 @@ impl Collection {
     pub(super) fn new(client: &KvClient, name: String) -> Self {
         let mut prefix = name.clone().into_bytes();
         prefix.push(0);
-        Self { client: client.of_owner(&prefix), prefix, name }
+        Self { client: client.clone(), prefix, name }
     }
 
     /// Adds documents. Returns their numbers.
@@ -139,7 +140,7 @@ impl Collection {
     ///
     /// [`ClientError`].
     pub fn count(&self, limit: Duration) -> Result<u64, ClientError> {
-        self.client.count(&self.selection(0), limit)
+        self.client.count_at(Some(&self.prefix), &self.selection(0), limit)
     }
 
     /// The documents from a number on, as they are when the first one is asked for. `limit` as of
@@ -150,7 +151,8 @@ impl Collection {
         limit: Duration,
     ) -> impl Iterator<Item = Result<(u64, Vec<u8>), ClientError>> + use<> {
         let len = self.prefix.len();
-        self.client.entries(self.selection(from), limit).map(move |entry| {
+        let only = Some(self.prefix.clone());
+        Entries::new(&self.client, only, self.selection(from), true, limit).map(move |entry| {
             let entry = entry?;
             let id = number(entry.key.get(len..).unwrap_or_default())?;
             Ok((id, entry.value.unwrap_or_default().0))

@@ -1,7 +1,9 @@
-//! Lists: pages of one moment as an iterator.
+//! Lists: pages of one moment as an iterator. While keys change hands, the lists of all servers are
+//! opened again until each key is in one of them; from then on their views stay as they are.
 
 use std::time::Duration;
 
+use super::cluster::{Cluster, is_moved};
 use super::member::{Clock, Member, Started, answer};
 use super::{KvClient, bad_answer};
 use crate::ClientError;
@@ -38,8 +40,13 @@ const PAGE_ENTRIES: u32 = 4096;
 #[derive(Debug)]
 #[must_use = "nothing is asked for before `next`"]
 pub struct Entries {
-    lists: Vec<List>,
-    is_backwards: bool,
+    client: KvClient,
+    args: ListArgs,
+    limit: Duration,
+    /// Only the owner of this key is asked.
+    only: Option<Vec<u8>>,
+    /// None: they are not opened yet.
+    lists: Option<Vec<List>>,
 }
 
 /// The list of one member.
@@ -52,26 +59,55 @@ struct List {
     asked: Option<Started<Page>>,
     page: std::vec::IntoIter<Entry>,
     is_over: bool,
+    /// Told when the list is looked at next.
+    error: Option<ClientError>,
 }
 
 impl Entries {
     pub(super) fn new(
         client: &KvClient,
+        only: Option<Vec<u8>>,
         selection: Selection,
         values: bool,
         limit: Duration,
     ) -> Self {
-        let is_backwards = selection.is_backwards;
-        let args = ListArgs { selection, values, max: PAGE_ENTRIES, token: None, shard: None };
+        let (max, epoch) = (PAGE_ENTRIES, 0);
+        let args = ListArgs { selection, values, max, token: None, shard: None, epoch };
+        Self { client: client.clone(), args, limit, only, lists: None }
+    }
+
+    /// Has the first page of each list, or its error.
+    fn open(&self) -> Result<Vec<List>, ClientError> {
+        self.client.known.steadily(self.limit, |cluster, clock| {
+            let mut lists = self.lists_of(cluster, clock.left());
+            lists.iter_mut().for_each(List::ask);
+            for list in &mut lists {
+                let filled = list.fill();
+                if is_moved(&filled) {
+                    filled?;
+                } else {
+                    list.error = filled.err();
+                }
+                list.limit = self.limit;
+            }
+            Ok(lists)
+        })
+    }
+
+    fn lists_of(&self, cluster: &Cluster, limit: Duration) -> Vec<List> {
         let list = |member: &Member| List {
             member: member.clone(),
-            args: ListArgs { shard: member.shard, ..args.clone() },
+            args: ListArgs { shard: member.shard, epoch: cluster.epoch(), ..self.args.clone() },
             limit,
             asked: None,
             page: Vec::new().into_iter(),
             is_over: false,
+            error: None,
         };
-        Self { lists: client.members.iter().map(list).collect(), is_backwards }
+        match &self.only {
+            Some(key) => vec![list(cluster.member(key))],
+            None => cluster.members.iter().map(list).collect(),
+        }
     }
 }
 
@@ -79,17 +115,28 @@ impl Iterator for Entries {
     type Item = Result<Entry, ClientError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        let is_backwards = self.args.selection.is_backwards;
+        if self.lists.is_none() {
+            match self.open() {
+                Ok(lists) => self.lists = Some(lists),
+                Err(error) => {
+                    self.lists = Some(Vec::new());
+                    return Some(Err(error));
+                }
+            }
+        }
+        let lists = self.lists.as_mut()?;
         // The pages that are needed are asked for before the first of them is waited for.
-        self.lists.iter_mut().for_each(List::ask);
-        for list in &mut self.lists {
+        lists.iter_mut().for_each(List::ask);
+        for list in &mut *lists {
             if let Err(error) = list.fill() {
                 return Some(Err(error));
             }
         }
-        let heads = self.lists.iter().enumerate();
+        let heads = lists.iter().enumerate();
         let heads = heads.filter_map(|(at, list)| Some((&list.page.as_slice().first()?.key.0, at)));
-        let (_, next) = if self.is_backwards { heads.max() } else { heads.min() }?;
-        self.lists[next].page.next().map(Ok)
+        let (_, next) = if is_backwards { heads.max() } else { heads.min() }?;
+        lists[next].page.next().map(Ok)
     }
 }
 
@@ -108,6 +155,9 @@ impl List {
 
     /// Waits until an entry is here, or none is to come. After an error there is none.
     fn fill(&mut self) -> Result<(), ClientError> {
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
         while !self.is_filled() {
             let next = self.next_page();
             self.is_over |= next.is_err();

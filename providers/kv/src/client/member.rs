@@ -1,8 +1,4 @@
-//! The databases that a client shares out keys among, and calls of one or several of them.
-//!
-//! A key belongs to the database for which [`weight`] is highest (rendezvous hashing): one more
-//! takes its share from each of the others, and no key moves between those. All clients compute it
-//! alike, so the function does not change. Of a database with several shards, each is a member.
+//! A database, or a shard of one, that a client calls; and calls of several at the same time.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +6,9 @@ use margo::encoding::Bytes;
 use margo::{ForwardError, ForwardRequest, Instance, ProviderHandle, Rpc};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use twox_hash::XxHash64;
 
 use super::bad_answer;
-use crate::rpc::{Found, KvStat, Meta, READ, ReadArgs, routed, shard_of_key};
+use crate::rpc::{Found, Meta, READ, ReadArgs};
 use crate::{ClientError, KvError};
 
 /// A request that is under way.
@@ -30,42 +25,20 @@ pub(super) struct Member {
     pub(super) shard: Option<u8>,
 }
 
-/// The members that a database is, which has told its figures.
-pub(super) fn of_database(alone: Member, told: &KvStat) -> impl Iterator<Item = Member> + use<> {
-    let KvStat { id, shards, instance_shards, .. } = *told;
+/// The members that a database is, of so many shards, in an instance of so many.
+pub(super) fn of_database(
+    alone: Member,
+    shards: u8,
+    instance_shards: u8,
+) -> impl Iterator<Item = Member> + use<> {
     (0..shards).map(move |shard| {
-        let Member { instance, target, .. } = alone.clone();
+        let Member { instance, target, id, .. } = alone.clone();
         let target = match instance_shards {
             2.. if shards > 1 => target.in_shard(shard % instance_shards),
             _ => target,
         };
         Member { instance, target, id, shard: (shards > 1).then_some(shard) }
     })
-}
-
-/// The members by database.
-pub(super) fn databases(members: &[Member]) -> impl Iterator<Item = &[Member]> {
-    members.chunk_by(|one, next| one.id == next.id)
-}
-
-/// Returns which member has a key. They are in the order of their ids and shards.
-pub(super) fn owner(members: &[Member], key: &[u8]) -> usize {
-    if members.len() == 1 {
-        return 0;
-    }
-    let (routed, mut first) = (routed(key), 0);
-    let weighed = databases(members).map(|shards| {
-        let at = first;
-        first += shards.len();
-        (weight(shards[0].id, routed), at, shards.len())
-    });
-    // Of equal weights the last one counts.
-    weighed.max().map_or(0, |(_, at, shards)| at + shard_of_key(key, shards))
-}
-
-/// XXH64 of the key, with the id of the database as its seed.
-fn weight(id: u64, key: &[u8]) -> u64 {
-    XxHash64::oneshot(id, key)
 }
 
 /// Waits for requests that were started at the same time.
@@ -86,36 +59,6 @@ pub(super) fn result_of_key(error: ClientError) -> KvError {
         ClientError::Kv(error) => error,
         error => KvError::Unanswered(error.to_string()),
     }
-}
-
-/// Asks the owners of `keys`, all at the same time. Returns for each of them the places of its
-/// keys, and its answer, which has as many items.
-#[expect(clippy::type_complexity, reason = "a name would hide what it is")]
-pub(super) fn ask_owners<'k, A: Serialize, R: DeserializeOwned>(
-    members: &[Member],
-    rpc: Rpc<A, Result<Vec<R>, KvError>>,
-    keys: &[&'k [u8]],
-    args: impl Fn(Vec<Bytes<&'k [u8]>>) -> A,
-    limit: Duration,
-) -> Vec<(Vec<usize>, Result<Vec<R>, ClientError>)> {
-    let mut places = vec![Vec::new(); members.len()];
-    for (place, key) in keys.iter().enumerate() {
-        places[owner(members, key)].push(place);
-    }
-    let shares = places.into_iter().zip(members).filter(|(places, _)| !places.is_empty());
-    let started = shares.map(|(places, member)| {
-        let args = args(places.iter().map(|place| Bytes(keys[*place])).collect());
-        (places, member.start(rpc, &args, limit))
-    });
-    let (places, started): (Vec<_>, Vec<_>) = started.unzip();
-    let checked = answers(started).zip(&places).map(|(answer, places)| match answer {
-        Ok(answer) if answer.len() != places.len() => {
-            Err(bad_answer(format!("{} results for {} keys", answer.len(), places.len())))
-        }
-        answer => answer,
-    });
-    let checked: Vec<_> = checked.collect();
-    places.into_iter().zip(checked).collect()
 }
 
 impl Member {
@@ -195,68 +138,5 @@ impl Clock {
 
     pub(super) fn left(self) -> Duration {
         self.limit.saturating_sub(self.begun.elapsed())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use margo::ProviderId;
-
-    use super::*;
-
-    /// Members with these ids, none of which is there.
-    fn members(instance: &Instance, ids: &[u64]) -> Vec<Member> {
-        let addr = instance.lookup("na+sm://nobody-1").unwrap();
-        let target = ProviderHandle::new(addr, ProviderId::new(1));
-        let member = |id: &u64| Member {
-            instance: instance.clone(),
-            target: target.clone(),
-            id: *id,
-            shard: None,
-        };
-        ids.iter().map(member).collect()
-    }
-
-    #[test]
-    fn weights_are_the_hash_that_is_written_down() {
-        // From the tests of xxHash: nothing, with its prime number 2654435761 as the seed.
-        assert_eq!(weight(2_654_435_761, b""), 0xac75_fda2_929b_17ef);
-        // Without a seed.
-        assert_eq!(weight(0, b""), 0xef46_db37_51d8_e999);
-        assert_eq!(weight(0, b"abc"), 0x44bc_2cf5_ad77_0999);
-    }
-
-    #[test]
-    fn one_more_member_takes_its_share_and_no_other_key_moves() {
-        const KEYS: u32 = 40_000;
-        let instance = Instance::builder("na+sm://").listen(false).start().unwrap();
-        let ids: Vec<u64> = (1..=5_u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
-        for count in 1..ids.len() {
-            let (few, more) =
-                (members(&instance, &ids[..count]), members(&instance, &ids[..=count]));
-            let mut counts = vec![0; count + 1];
-            for key in 0..KEYS {
-                let key = format!("key/{key}");
-                let (before, now) = (owner(&few, key.as_bytes()), owner(&more, key.as_bytes()));
-                assert!(now == before || now == count, "{key} moved from {before} to {now}");
-                counts[now] += 1;
-            }
-            let even = KEYS / more.len() as u32;
-            let is_even = |count: &u32| (even * 95 / 100..even * 105 / 100).contains(count);
-            assert!(counts.iter().all(is_even), "{counts:?}");
-        }
-        instance.finalize_and_wait().unwrap();
-    }
-
-    #[test]
-    fn a_collection_has_one_owner() {
-        let document = |id: u64| [b"events\0", &id.to_be_bytes()[..]].concat();
-        assert_eq!(routed(b"events\0"), b"events");
-        assert!((0..300).all(|id| routed(&document(id)) == b"events"));
-        for key in
-            [&b""[..], b"events", b"\0", b"\0\0\0\0\0\0\0\0\x01", b"a\0b", b"0123\0\0\0\0\0\0"]
-        {
-            assert_eq!(routed(key), key);
-        }
     }
 }

@@ -1,9 +1,12 @@
 //! The origin side: keys and values as method calls.
 //!
-//! Read this file, then `member.rs` (which server has a key), `batch.rs` (several changes, and
-//! which bytes travel how), `entries.rs` (lists), `collection.rs` (documents).
+//! Read this file, then `cluster.rs` (which server has a key, and how keys that move are followed),
+//! `member.rs` (a server), `batch.rs` (several changes, and which bytes travel how), `entries.rs`
+//! (lists), `collection.rs` (documents), `change_members.rs` (the administrator of servers).
 
 mod batch;
+mod change_members;
+mod cluster;
 mod collection;
 mod entries;
 mod member;
@@ -12,20 +15,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use margo::encoding::Bytes;
-use margo::{ForwardError, ForwardRequest, Instance, ProviderHandle, Rpc};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use margo::{ForwardError, ForwardRequest, Instance, ProviderHandle};
 
 pub use self::batch::KvBatch;
+pub use self::change_members::{MemberChange, MemberProgress};
+use self::cluster::{Cluster, Known};
 pub use self::collection::Collection;
 pub use self::entries::Entries;
-use self::member::{
-    Clock, Member, answers, ask_owners, databases, of_database, owner, result_of_key,
-};
-use crate::model::{Batch, Change, Changed, Condition, Durability, KeyRange, Outcomes, SHARDS_MAX};
+use self::member::{Clock, Member, result_of_key};
+use crate::members::Membership;
+use crate::model::{Batch, Change, Changed, Condition, Durability, KeyRange, Outcomes};
 use crate::rpc::{
-    COUNT, ChangeArgs, FLUSH, Found, GET, GET_MANY, GetArgs, GetManyArgs, IDENTITY, KvStat,
-    MEASURE, Meta, Part, STAT, Selection, WAIT, WaitArgs,
+    COUNT, ChangeArgs, CountArgs, FLUSH, Found, GET, GET_MANY, GetArgs, GetManyArgs, IDENTITY,
+    KvStat, MEASURE, Meta, Part, STAT, Selection, WAIT, WaitArgs,
 };
 use crate::{CHANGE, ClientError, KvError};
 
@@ -62,15 +64,16 @@ const ANSWER_BYTES: u64 = 256 << 10;
 /// ```
 #[derive(Debug, Clone)]
 pub struct KvClient {
-    /// At least one, in the order of the ids of their databases, and of shards.
-    members: Arc<[Member]>,
+    known: Arc<Known>,
     durability: Option<Durability>,
 }
 
 impl KvClient {
     /// Speaks to `target` through `instance`, after it has asked whether that is a key-value
     /// provider: a wrong number is found here, and not by what another provider makes of a call;
-    /// and how many shards it has. Waits at most `limit` for each of the two answers.
+    /// how many shards it has, and with which others it shares out keys
+    /// ([`change_members`](Self::change_members)), to which the client speaks then as well. Waits
+    /// at most `limit` for each answer.
     ///
     /// # Errors
     ///
@@ -90,7 +93,8 @@ impl KvClient {
     /// without it calls take a detour in the service, and lists are refused.
     pub fn new(instance: &Instance, target: ProviderHandle) -> Self {
         let member = Member { instance: instance.clone(), target, id: 0, shard: None };
-        Self { members: Arc::new([member]), durability: None }
+        let known = Known::new(instance, Cluster::of_one(member));
+        Self { known: Arc::new(known), durability: None }
     }
 
     /// Speaks to several key-value providers as one key space: each key is at one of them, which
@@ -103,8 +107,10 @@ impl KvClient {
     /// atomic, or has conditions of the whole, is for keys of one member, such as the documents of
     /// a [collection](Self::collection). Versions are those of the member.
     ///
-    /// With one more member, a share of the keys of each other one belongs to it; nobody moves
-    /// them. A database in memory has another id when it is started again.
+    /// Servers that know with which others they share out keys
+    /// ([`change_members`](Self::change_members)) are asked for those, so that one of them is
+    /// enough here. Others have to be named as they were from their first key on. A database in
+    /// memory has another id when it is started again.
     ///
     /// ```
     /// # use margo::{Instance, ProviderHandle, ProviderId};
@@ -133,56 +139,45 @@ impl KvClient {
     ///
     /// # Errors
     ///
-    /// [`ClientError`] of the first member that does not answer;
-    /// [`SameDatabase`](ClientError::SameDatabase) if two of them have the same id.
+    /// [`ClientError`] of the first one that does not answer;
+    /// [`SameDatabase`](ClientError::SameDatabase) if two of them have the same id;
+    /// [`NoMember`](ClientError::NoMember) if one stands alone, and another one has members.
     ///
     /// # Panics
     ///
-    /// Where there are no `targets`.
+    /// Without targets.
     pub fn cluster(
         instance: &Instance,
         targets: impl IntoIterator<Item = ProviderHandle>,
         limit: Duration,
     ) -> Result<Self, ClientError> {
-        let member = |target| Member { instance: instance.clone(), target, id: 0, shard: None };
-        let members: Vec<_> = targets.into_iter().map(member).collect();
-        assert!(!members.is_empty(), "a cluster of no servers");
-        let started = members.iter().map(|member| member.start(STAT, &(), limit)).collect();
-        let told: Vec<_> = answers(started).collect();
-        let told = told.into_iter().zip(members);
-        let mut told: Vec<(KvStat, Member)> =
-            told.map(|(told, member)| Ok((told?, member))).collect::<Result<_, ClientError>>()?;
-        if let Some((KvStat { shards, .. }, member)) = told.iter().find(|(told, _)| {
-            !(1..=SHARDS_MAX).contains(&told.shards) || told.instance_shards > SHARDS_MAX
-        }) {
-            return Err(bad_answer(format!("{} with {shards} shards", member.target)));
-        }
-        told.sort_by_key(|(told, _)| told.id);
-        if let Some(pair) = told.windows(2).find(|pair| pair[0].0.id == pair[1].0.id) {
-            let [first, second] = [0, 1].map(|at| pair[at].1.target.to_string());
-            return Err(ClientError::SameDatabase { first, second });
-        }
-        let members = told.into_iter().flat_map(|(told, member)| of_database(member, &told));
-        Ok(Self { members: members.collect(), durability: None })
+        let known = Known::connect(instance, targets, limit)?;
+        Ok(Self { known: Arc::new(known), durability: None })
     }
 
-    /// The provider that has a key; of several shards, called through the one that has it.
-    pub fn owner(&self, key: &[u8]) -> &ProviderHandle {
-        &self.member(key).target
+    /// The provider that has a key, as far as the client knows; of several shards, called through
+    /// the one that has it.
+    pub fn owner(&self, key: &[u8]) -> ProviderHandle {
+        self.known.cluster().member(key).target.clone()
     }
 
-    fn member(&self, key: &[u8]) -> &Member {
-        &self.members[owner(&self.members, key)]
+    /// The providers that it speaks to, as far as it knows of them; while members change, those of
+    /// before and those that follow.
+    pub fn members(&self) -> Vec<ProviderHandle> {
+        self.known.cluster().databases().map(|shards| shards[0].target.clone()).collect()
     }
 
-    /// A client of the provider that has a key.
-    fn of_owner(&self, key: &[u8]) -> Self {
-        Self { members: Arc::new([self.member(key).clone()]), ..*self }
-    }
-
-    /// The providers that it speaks to.
-    pub fn members(&self) -> impl Iterator<Item = &ProviderHandle> {
-        databases(&self.members).map(|shards| &shards[0].target)
+    /// Asks who shares out the keys now, and follows them; `None`: the providers know of no others.
+    /// Other calls do so by themselves when they find that a key has moved, but for
+    /// [`start_get`](Self::start_get) and [`start_put`](Self::start_put).
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`], if none answers.
+    pub fn membership(&self, limit: Duration) -> Result<Option<Membership>, ClientError> {
+        self.known.learn_from_any(limit)?;
+        let cluster = self.known.cluster();
+        Ok(Some(cluster.now().clone()).filter(|now| now.epoch > 0))
     }
 
     /// A client whose changes are at least so safe before they are acknowledged. The provider's own
@@ -198,14 +193,15 @@ impl KvClient {
     ///
     /// [`NotFound`](KvError::NotFound) and others, as [`ClientError`].
     pub fn get(&self, key: &[u8], limit: Duration) -> Result<Found, ClientError> {
-        let clock = Clock::of(limit);
-        let (member, args) = (self.member(key), GetArgs { key: Bytes(key), most: ANSWER_BYTES });
-        match member.call(GET.sending(), &args, limit) {
-            Err(ClientError::Kv(KvError::TooSmall { need })) => {
-                member.fetch(key, None, need, clock)
+        let args = GetArgs { key: Bytes(key), most: ANSWER_BYTES };
+        self.known.follow(key, limit, |member, clock| {
+            match member.call(GET.sending(), &args, clock.left()) {
+                Err(ClientError::Kv(KvError::TooSmall { need })) => {
+                    member.fetch(key, None, need, clock)
+                }
+                answered => answered,
             }
-            answered => answered,
-        }
+        })
     }
 
     /// Copies the value of a key into memory of the caller. Returns how many bytes that are.
@@ -220,7 +216,7 @@ impl KvClient {
         into: &mut [u8],
         limit: Duration,
     ) -> Result<Meta, ClientError> {
-        self.member(key).read(key, None, into, limit)
+        self.known.follow(key, limit, |member, clock| member.read(key, None, into, clock.left()))
     }
 
     /// The values of keys, each with its own result, in their order. Those of a database on disk
@@ -239,14 +235,13 @@ impl KvClient {
     ) -> Result<Vec<Result<Found, KvError>>, ClientError> {
         let clock = Clock::of(limit);
         let args = |keys| GetManyArgs { keys, most: ANSWER_BYTES };
-        let mut answers = ask_owners(&self.members, GET_MANY.sending(), keys, args, limit);
+        let is_moved = |found: &Result<_, _>| matches!(found, Err(KvError::Moved { .. }));
+        let mut answers = self.known.ask_owners(GET_MANY.sending(), keys, args, is_moved, limit);
         let is_whole = answers.len() == 1;
-        let mut results = vec![];
-        if is_whole && let Some((_, answer)) = answers.pop() {
-            // In the order of the keys.
-            results = answer?;
+        if is_whole && let Some((_, Err(error))) = answers.pop_if(|(_, answer)| answer.is_err()) {
+            return Err(error);
         }
-        results.resize(keys.len(), Err(KvError::NotFound));
+        let mut results = vec![Err(KvError::NotFound); keys.len()];
         for (places, answer) in answers {
             let found = answer.unwrap_or_else(|error| {
                 let error = result_of_key(error);
@@ -258,7 +253,10 @@ impl KvClient {
         }
         for (result, key) in results.iter_mut().zip(keys) {
             if let Err(KvError::TooSmall { need }) = *result {
-                *result = match self.member(key).fetch(key, None, need, clock) {
+                let fetched = self.known.follow(key, clock.left(), |member, clock| {
+                    member.fetch(key, None, need, clock)
+                });
+                *result = match fetched {
                     Err(ClientError::Kv(error)) => Err(error),
                     Err(error) if !is_whole => Err(result_of_key(error)),
                     fetched => Ok(fetched?),
@@ -288,8 +286,9 @@ impl KvClient {
         limit: Duration,
     ) -> Result<Vec<Option<Meta>>, ClientError> {
         let mut lengths = vec![None; keys.len()];
+        let known = &self.known;
         for (places, answer) in
-            ask_owners(&self.members, MEASURE.sending(), keys, |keys| keys, limit)
+            known.ask_owners(MEASURE.sending(), keys, |keys| keys, |_| false, limit)
         {
             for (place, length) in places.into_iter().zip(answer?) {
                 lengths[place] = length;
@@ -314,15 +313,15 @@ impl KvClient {
     /// [`Busy`](KvError::Busy) if too many wait, [`Closing`](KvError::Closing) if the provider
     /// ends, and others, as [`ClientError`].
     pub fn wait(&self, key: &[u8], above: u64, limit: Duration) -> Result<Found, ClientError> {
-        let clock = Clock::of(limit);
-        let member = self.member(key);
         let args = WaitArgs { key: Bytes(key), above, most: ANSWER_BYTES };
-        match member.call(WAIT.sending(), &args, limit) {
-            Err(ClientError::Kv(KvError::TooSmall { need })) => {
-                member.fetch(key, None, need, clock)
+        self.known.follow(key, limit, |member, clock| {
+            match member.call(WAIT.sending(), &args, clock.left()) {
+                Err(ClientError::Kv(KvError::TooSmall { need })) => {
+                    member.fetch(key, None, need, clock)
+                }
+                answered => answered,
             }
-            answered => answered,
-        }
+        })
     }
 
     /// Sets the value of a key. Returns its version.
@@ -429,7 +428,23 @@ impl KvClient {
     ///
     /// [`ClientError`].
     pub fn count(&self, selection: &Selection, limit: Duration) -> Result<u64, ClientError> {
-        Ok(self.ask_all(COUNT, selection, limit)?.into_iter().sum())
+        self.count_at(None, selection, limit)
+    }
+
+    /// Counts the keys of a selection that are all at the owner of `only`, if that is given.
+    fn count_at(
+        &self,
+        only: Option<&[u8]>,
+        selection: &Selection,
+        limit: Duration,
+    ) -> Result<u64, ClientError> {
+        self.known.steadily(limit, |cluster, clock| {
+            let args = CountArgs { selection: selection.clone(), epoch: cluster.epoch() };
+            match only {
+                Some(key) => cluster.member(key).call(COUNT, &args, clock.left()),
+                None => Ok(cluster.ask_all(COUNT, &args, clock.left())?.into_iter().sum()),
+            }
+        })
     }
 
     /// The keys of a selection, with their values. `limit` is for each page, of which an iteration
@@ -437,12 +452,12 @@ impl KvClient {
     /// a list of several pages costs a walk over all keys for that. A list of a cluster is merged
     /// from those of its members, each of which shows a moment of its own.
     pub fn entries(&self, selection: Selection, limit: Duration) -> Entries {
-        Entries::new(self, selection, true, limit)
+        Entries::new(self, None, selection, true, limit)
     }
 
     /// As [`entries`](Self::entries), without values.
     pub fn keys(&self, selection: Selection, limit: Duration) -> Entries {
-        Entries::new(self, selection, false, limit)
+        Entries::new(self, None, selection, false, limit)
     }
 
     /// A collection of documents: a name, under which documents have numbers.
@@ -456,7 +471,7 @@ impl KvClient {
     ///
     /// [`ClientError`].
     pub fn flush(&self, limit: Duration) -> Result<(), ClientError> {
-        self.ask_all(FLUSH, &(), limit).map(drop)
+        self.known.cluster().ask_all(FLUSH, &(), limit).map(drop)
     }
 
     /// Returns what each provider has and holds for its callers, in the order of
@@ -466,12 +481,14 @@ impl KvClient {
     ///
     /// [`ClientError`].
     pub fn stat(&self, limit: Duration) -> Result<Vec<KvStat>, ClientError> {
-        self.ask_all(STAT, &(), limit)
+        self.known.cluster().ask_all(STAT, &(), limit)
     }
 
     /// As [`get`](Self::get), and returns when the call is on its way, so that several are at a
     /// time. A value of more than `most` bytes is [`TooSmall`](KvError::TooSmall); one that is
-    /// longer than the eager size of the transport takes a further round trip.
+    /// longer than the eager size of the transport takes a further round trip. A key that is
+    /// [`Moved`](KvError::Moved) is not followed: [`membership`](Self::membership) does so for
+    /// later calls.
     ///
     /// ```
     /// # use margo::{Instance, ProviderHandle, ProviderId};
@@ -503,7 +520,7 @@ impl KvClient {
         limit: Duration,
     ) -> Result<ForwardRequest<Result<Found, KvError>>, ForwardError> {
         let args = GetArgs { key: Bytes(key), most };
-        self.member(key).start(GET.sending(), &args, limit)
+        self.known.cluster().member(key).start(GET.sending(), &args, limit)
     }
 
     /// As [`put`](Self::put), and returns when the call is on its way. The value travels with it,
@@ -518,25 +535,14 @@ impl KvClient {
         value: &[u8],
         limit: Duration,
     ) -> Result<ForwardRequest<Result<Outcomes, KvError>>, ForwardError> {
-        let member = self.member(key);
+        let cluster = self.known.cluster();
+        let member = cluster.member(key);
         let (key, value) = (Part::Here(Bytes(key)), Part::Here(Bytes(value)));
         let changes = vec![Change::Put { key, value, when: Condition::Always }];
         let batch = Batch { is_atomic: true, only_if: Vec::new(), changes };
-        let args = ChangeArgs { batch, durability: self.durability, bulk: None, skip: 0 };
+        let durability = self.durability;
+        let args = ChangeArgs { batch, durability, bulk: None, skip: 0, epoch: 0 };
         member.start(CHANGE.sending(), &args, limit)
-    }
-
-    /// Asks all providers, at the same time.
-    fn ask_all<A: Serialize, R: DeserializeOwned>(
-        &self,
-        rpc: Rpc<A, Result<R, KvError>>,
-        args: &A,
-        limit: Duration,
-    ) -> Result<Vec<R>, ClientError> {
-        let started = databases(&self.members).map(|shards| shards[0].start(rpc, args, limit));
-        // All of them end before the first error is told.
-        let answers: Vec<_> = answers(started.collect()).collect();
-        answers.into_iter().collect()
     }
 
     /// Makes one change.

@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | [`Shown::view`] | the committer, after each commit of a store on disk | every reader |
 //! | [`Shown::counters`] | the committer | [`Database::stats`](super::Database::stats) |
+//! | [`Shown::note`] | the committer | snapshots, and the provider when it starts |
 //!
 //! A store is not used again after an error. If its disk was full it is opened again, which shows
 //! whether the commit was made nevertheless; readers go on, and changes are refused until one is
@@ -17,10 +18,11 @@ use std::time::{Duration, Instant};
 
 use super::contain::Health;
 use super::copy;
-use super::group::{Group, Limits};
+use super::group::{Group, Limits, TakenRecord};
 use super::sealed::random_id;
 use super::store::interface::{Keeps, Store, Usage, Writes, Written};
 use super::view::View;
+use crate::members::Served;
 use crate::model::{Batch, Durability, Outcomes};
 use crate::{KvError, StoreConfig, SyncPolicy};
 
@@ -38,6 +40,7 @@ pub(super) struct Shown {
     pub(super) health: Health,
     view: RwLock<Result<Arc<dyn View>, KvError>>,
     counters: Mutex<Counters>,
+    note: Mutex<Option<Vec<u8>>>,
 }
 
 /// The id of the database, its usage, and counts since it was opened.
@@ -45,6 +48,7 @@ pub(super) struct Shown {
 pub(super) struct Counters {
     pub(super) id: u64,
     pub(super) usage: Usage,
+    pub(super) version: u64,
     pub(super) commits: u64,
     pub(super) changes: u64,
     pub(super) synced_at: Option<Instant>,
@@ -58,6 +62,15 @@ impl Shown {
 
     pub(super) fn counters(&self) -> Counters {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bytes that the database was given to keep with its records.
+    pub(super) fn note(&self) -> Option<Vec<u8>> {
+        self.note.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_note(&self, note: Option<Vec<u8>>) {
+        *self.note.lock().unwrap_or_else(PoisonError::into_inner) = note;
     }
 
     fn show(&self, view: Result<Arc<dyn View>, KvError>) {
@@ -74,8 +87,26 @@ impl Shown {
 pub(super) struct Request {
     pub(super) batch: Batch,
     pub(super) durability: Option<Durability>,
+    /// The members that the caller knows of, for ranges of keys.
+    pub(super) epoch: u64,
     /// A file that the database, which is empty, is filled with before.
     pub(super) snapshot: Option<PathBuf>,
+    pub(super) order: Option<Order>,
+}
+
+/// A step of a change of the members; it is made in its turn among the batches.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Other keys are served from here on.
+    Serve {
+        served: Arc<Served>,
+        /// Kept with the records, on the disk, before it is acknowledged.
+        note: Option<Vec<u8>>,
+        /// Changes have higher versions than this from now on.
+        least: u64,
+    },
+    /// Records are set and erased, whether their keys are served or not.
+    Take(Vec<TakenRecord>),
 }
 
 /// The one who writes.
@@ -91,7 +122,18 @@ pub(super) struct Committer {
     unsynced: Option<(u64, Instant)>,
     /// An error after which the database is closed, or of a full disk, and when that was.
     trouble: Option<(KvError, Instant)>,
+    served: Arc<Served>,
     shown: Arc<Shown>,
+}
+
+/// All that a group of requests comes to.
+struct Work {
+    writes: Writes,
+    version: u64,
+    /// Keys that were set or erased.
+    changes: u64,
+    note: Option<Vec<u8>>,
+    synced: bool,
 }
 
 impl Committer {
@@ -99,17 +141,20 @@ impl Committer {
         let health = Health::default();
         let store = open(&health)?;
         let id = config.id.or_else(|| store.id()).unwrap_or_else(random_id);
-        let counters = Counters { id, usage: store.usage(), ..Counters::default() };
+        let (usage, version) = (store.usage(), store.version());
+        let counters = Counters { id, usage, version, ..Counters::default() };
         let (view, counters) = (RwLock::new(Ok(store.view()?)), Mutex::new(counters));
+        let note = Mutex::new(store.note().map(<[u8]>::to_vec));
         Ok(Self {
             open,
             limits: Limits::new(config),
             policy: config.sync,
-            version: store.version(),
+            version,
             unsynced: None,
             trouble: None,
             store: Some(store),
-            shown: Arc::new(Shown { health, view, counters }),
+            served: Arc::default(),
+            shown: Arc::new(Shown { health, view, counters, note }),
         })
     }
 
@@ -148,20 +193,43 @@ impl Committer {
         let store = self.ready()?;
         let (usage, keeps) = (store.usage(), store.keeps());
         let view = self.shown.view()?;
-        let mut group = Group::new(&*view, self.version, usage, self.limits);
-        let mut synced = self.policy == SyncPolicy::Always;
-        let outcomes = requests.into_iter().map(|Request { batch, durability, .. }| {
-            synced |= match durability {
-                Some(Durability::Synced) => true,
-                Some(Durability::Written) => keeps == Keeps::Synced,
-                None => false,
-            };
-            group.apply(batch)
-        });
+        let served = self.served.clone();
+        let mut group = Group::new(&*view, self.version, usage, self.limits, served);
+        let (mut synced, mut noted) = (self.policy == SyncPolicy::Always, None);
+        let outcomes =
+            requests.into_iter().map(|Request { batch, durability, epoch, order, .. }| {
+                synced |= match durability {
+                    Some(Durability::Synced) => true,
+                    Some(Durability::Written) => keeps == Keeps::Synced,
+                    None => false,
+                };
+                match order {
+                    None => group.apply(batch, epoch),
+                    Some(Order::Take(records)) => group.take(records).map(|()| Outcomes::new()),
+                    Some(Order::Serve { served, note, least }) => {
+                        let keeps = note.is_some() || least > 0;
+                        (synced, noted) = (synced || keeps, note.or(noted.take()));
+                        group.serve(served, keeps.then_some(least));
+                        Ok(Outcomes::new())
+                    }
+                }
+            });
         let outcomes = outcomes.collect();
-        let (writes, version) = group.into_writes();
+        let served = group.served.clone();
+        let (writes, version, changes) = group.into_writes();
         drop(view);
-        self.write(writes, version, synced)?;
+        let changed: Vec<_> = match served.dirty {
+            Some(_) => writes.keys().filter(|key| served.leaves(key).is_some()).cloned().collect(),
+            None => Vec::new(),
+        };
+        let written = self.write(Work { writes, version, changes, note: noted, synced });
+        // Now views show them, also if nobody knows whether they are made; and before they are
+        // acknowledged.
+        if let Some(dirty) = &served.dirty {
+            dirty.add(changed);
+        }
+        written?;
+        self.served = served;
         Ok(outcomes)
     }
 
@@ -175,13 +243,18 @@ impl Committer {
             let place = snapshot.display();
             return Err(KvError::Failed(format!("{place}: is restored to an empty database only")));
         };
-        if let Err(error) = from.view().and_then(|view| copy::copy(&*view, id, &mut **store)) {
+        let note = from.note();
+        let copied = from.view().and_then(|view| copy::copy(&*view, (id, note), &mut **store));
+        if let Err(error) = copied {
             // Some of it may be there.
             return self.fail(error, u64::MAX);
         }
         let (version, usage, view) = (store.version(), store.usage(), store.view());
         self.version = version;
-        self.shown.count(|counters| (counters.id, counters.usage) = (id, usage));
+        self.shown.count(|counters| {
+            (counters.id, counters.usage, counters.version) = (id, usage, version);
+        });
+        self.shown.set_note(note.map(<[u8]>::to_vec));
         self.shown.show(view);
         Ok(())
     }
@@ -202,23 +275,32 @@ impl Committer {
         self.store.as_deref().ok_or_else(closed)
     }
 
-    fn write(&mut self, writes: Writes, version: u64, synced: bool) -> Result<(), KvError> {
+    fn write(&mut self, work: Work) -> Result<(), KvError> {
+        let Work { writes, version, changes, note, synced } = work;
         let Some(store) = &mut self.store else { return Ok(()) };
-        if writes.is_empty() && !(synced && self.unsynced.is_some()) {
+        let is_new = version > self.version;
+        let is_due = synced && self.unsynced.is_some();
+        if !is_new && !is_due {
             return Ok(());
+        }
+        if let Some(note) = &note {
+            store.set_note(note.clone());
         }
         let value_bytes = |it: &Option<Written>| it.as_ref().map_or(0, |it| it.value.len());
         let sizes = writes.iter().map(|(key, it)| (key.len() + value_bytes(it)) as u64);
         let unsynced = self.unsynced.map_or(0, |(bytes, _)| bytes) + sizes.sum::<u64>();
         let synced = synced || (store.keeps() == Keeps::Synced && unsynced > UNSYNCED_BYTES_MAX);
-        let changes = version - self.version;
-        let written = match writes.is_empty() {
-            true => store.sync(),
-            false => store.commit(writes, version, synced),
+        let written = match is_new {
+            false => store.sync(),
+            true => store.commit(writes, version, synced),
         };
-        if let Err(error) = written {
-            return self.fail(error, version);
+        let failed = written.err().map(|error| self.fail(error, version));
+        let was_made = failed.is_some();
+        failed.transpose()?;
+        if note.is_some() {
+            self.shown.set_note(note);
         }
+        let Some(store) = self.store.as_ref().filter(|_| !was_made) else { return Ok(()) };
         self.version = version;
         let now = Instant::now();
         let since = self.unsynced.map_or(now, |(_, since)| since);
@@ -229,6 +311,7 @@ impl Committer {
         let usage = store.usage();
         self.shown.count(|counters| {
             counters.usage = usage;
+            counters.version = version;
             counters.commits += u64::from(changes > 0);
             counters.changes += changes;
             counters.synced_at = if synced { Some(now) } else { counters.synced_at };
@@ -308,7 +391,8 @@ impl Committer {
 
     /// Has all that was committed on the disk.
     pub(super) fn sync(&mut self) -> Result<(), KvError> {
-        self.write(Writes::new(), self.version, true)
+        let (writes, version) = (Writes::new(), self.version);
+        self.write(Work { writes, version, changes: 0, note: None, synced: true })
     }
 
     /// Syncs what is not synced, and closes the store. What it shows is closed as well.

@@ -16,8 +16,12 @@ const BYTES_AT_ONCE: usize = 1 << 20;
 /// Memory for what was read and will be written.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// Writes all that a view shows to a new file, with the id of the database.
-pub(super) fn snapshot_to(view: &dyn View, id: u64, path: &Path) -> Result<u64, KvError> {
+/// Writes all that a view shows to a new file, with the id of the database and its note.
+pub(super) fn snapshot_to(
+    view: &dyn View,
+    (id, note): (u64, Option<&[u8]>),
+    path: &Path,
+) -> Result<u64, KvError> {
     let place = path.display().to_string();
     if path.exists() {
         return Err(KvError::Failed(format!("{place}: is there already")));
@@ -26,7 +30,7 @@ pub(super) fn snapshot_to(view: &dyn View, id: u64, path: &Path) -> Result<u64, 
     // One that was not finished.
     let _ = std::fs::remove_file(&part);
     let copied = RedbStore::open(&part, CACHE_BYTES, Integrity::Get, &Health::default())
-        .and_then(|mut store| copy(view, id, &mut store))
+        .and_then(|mut store| copy(view, (id, note), &mut store))
         .and_then(|records| {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             let renamed = std::fs::rename(&part, path)
@@ -49,9 +53,16 @@ pub(super) fn open(snapshot: &Path) -> Result<RedbStore, KvError> {
     RedbStore::open(snapshot, CACHE_BYTES, Integrity::Open, &Health::default())
 }
 
-/// Copies all records, with their versions, and takes the id over.
-pub(super) fn copy(from: &dyn View, id: u64, to: &mut dyn Store) -> Result<u64, KvError> {
+/// Copies all records, with their versions, and takes the id and the note over.
+pub(super) fn copy(
+    from: &dyn View,
+    (id, note): (u64, Option<&[u8]>),
+    to: &mut dyn Store,
+) -> Result<u64, KvError> {
     to.set_id(id);
+    if let Some(note) = note {
+        to.set_note(note.to_vec());
+    }
     let (mut writes, mut bytes, mut records, mut version) = (Writes::new(), 0, 0, to.version());
     let mut end = Ok(());
     from.scan((Bound::Unbounded, Bound::Unbounded), false, &mut |key, record| {

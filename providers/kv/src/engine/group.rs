@@ -7,13 +7,18 @@
 
 use std::collections::btree_map::Entry;
 use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
 
 use margo::encoding::Bytes;
 
 use super::store::interface::{Usage, Writes, Written};
 use super::view::{Record, View, is_empty};
+use crate::members::{Served, check_version};
 use crate::model::{Batch, Change, Changed, Condition, KeyRange, Outcomes};
 use crate::{KvError, StoreConfig};
+
+/// A key and its record, as another database has it; none: the key is not there.
+pub(crate) type TakenRecord = (Vec<u8>, Option<Written>);
 
 /// The longest key and value, and the largest database.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +59,10 @@ pub(super) struct Group<'v> {
     limits: Limits,
     writes: Writes,
     version: u64,
+    /// Keys that were set or erased.
+    changes: u64,
+    /// Others are moved.
+    pub(super) served: Arc<Served>,
     /// Bytes of the database with the writes; kept if there is a bound.
     bytes: u64,
     /// The writes of keys as they were before an atomic batch changed them.
@@ -62,24 +71,63 @@ pub(super) struct Group<'v> {
 
 impl<'v> Group<'v> {
     /// `version` and `usage` are of the database that `view` shows.
-    pub(super) fn new(view: &'v dyn View, version: u64, usage: Usage, limits: Limits) -> Self {
+    pub(super) fn new(
+        view: &'v dyn View,
+        version: u64,
+        usage: Usage,
+        limits: Limits,
+        served: Arc<Served>,
+    ) -> Self {
         let (writes, bytes) = (Writes::new(), usage.bytes);
-        Self { view, limits, writes, version, bytes, undo: None }
+        Self { view, limits, writes, version, changes: 0, served, bytes, undo: None }
     }
 
-    /// The writes, and the version of the last one.
-    pub(super) fn into_writes(self) -> (Writes, u64) {
-        (self.writes, self.version)
+    /// The writes, the version of the last one, and how many keys were changed.
+    pub(super) fn into_writes(self) -> (Writes, u64, u64) {
+        (self.writes, self.version, self.changes)
     }
 
-    /// Applies a batch.
+    /// Has other keys served from here on. With `least` there is something to commit, and later
+    /// changes have higher versions than that.
+    pub(super) fn serve(&mut self, served: Arc<Served>, least: Option<u64>) {
+        self.served = served;
+        if let Some(least) = least {
+            self.version = (self.version + 1).max(least);
+        }
+    }
+
+    /// Makes keys what another database says that they are; of records those before an error.
+    pub(super) fn take(&mut self, records: Vec<TakenRecord>) -> Result<(), KvError> {
+        // There is something to commit, whatever versions come.
+        self.version += 1;
+        for (key, written) in records {
+            match &written {
+                Some(Written { version, value }) => {
+                    check_version(*version)?;
+                    self.limits.check(&key, value, 0)?;
+                    self.make_room(&key, value.len())?;
+                    self.version = self.version.max(*version);
+                }
+                None => self.free(&key),
+            }
+            self.changes += 1;
+            self.writes.insert(key, written);
+        }
+        Ok(())
+    }
+
+    /// Applies a batch of a caller who knows of the members of `epoch`.
     ///
     /// # Errors
     ///
     /// The first condition of the batch that does not hold, or the first error of an atomic one.
     /// Nothing of the batch is in the group then.
-    pub(super) fn apply(&mut self, batch: Batch) -> Result<Outcomes, KvError> {
+    pub(super) fn apply(&mut self, batch: Batch, epoch: u64) -> Result<Outcomes, KvError> {
+        if batch.changes.iter().any(|change| change.key().is_none()) {
+            self.served.knows(epoch)?;
+        }
         for (key, when) in &batch.only_if {
+            self.served.changes(key)?;
             self.check(key, when)?;
         }
         if !batch.is_atomic {
@@ -87,7 +135,7 @@ impl<'v> Group<'v> {
         }
         // A single change that fails has written nothing.
         self.undo = (batch.changes.len() > 1).then(Vec::new);
-        let (version, bytes) = (self.version, self.bytes);
+        let (version, bytes, changes) = (self.version, self.bytes, self.changes);
         let outcomes = batch.changes.into_iter().map(|change| self.change(change).map(Ok));
         let outcomes: Result<Outcomes, KvError> = outcomes.collect();
         let undo = self.undo.take();
@@ -98,12 +146,15 @@ impl<'v> Group<'v> {
                     None => drop(self.writes.remove(&key)),
                 }
             }
-            (self.version, self.bytes) = (version, bytes);
+            (self.version, self.bytes, self.changes) = (version, bytes, changes);
         }
         outcomes
     }
 
     fn change(&mut self, change: Change) -> Result<Changed, KvError> {
+        if let Some(key) = change.key() {
+            self.served.changes(key)?;
+        }
         match change {
             Change::Put { key, value, when } => {
                 self.limits.check(&key, &value, 0)?;
@@ -208,6 +259,8 @@ impl<'v> Group<'v> {
             }
             ControlFlow::Continue(())
         })?;
+        keys.retain(|key| self.served.reads(key).is_ok());
+        keys.iter().try_for_each(|key| self.served.changes(key))?;
         let count = keys.len() as u64;
         for key in keys {
             self.free(&key);
@@ -243,6 +296,7 @@ impl<'v> Group<'v> {
     /// Sets or erases a record, which gets the next version.
     fn write(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) -> u64 {
         self.version += 1;
+        self.changes += 1;
         let version = self.version;
         let written = value.map(|value| Written { version, value });
         match (self.writes.entry(key), &mut self.undo) {

@@ -4,7 +4,8 @@
 //! changes, conditions and batches get their meaning; `committer`, which has a store commit groups;
 //! `writer`, the thread of a store on disk. `sealed` has the bytes of a record, `contain` turns
 //! panics of stores into errors, `copy` makes snapshots and reads them. Imports the model, the
-//! errors and the settings, and of margo no more than [`Eventual`](margo::ult::Eventual).
+//! members, the errors and the settings, and of margo no more than
+//! [`Eventual`](margo::ult::Eventual).
 //!
 //! A request for a store on disk waits in the writer's queue; one for a store in memory is made by
 //! its caller, under a lock.
@@ -24,10 +25,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+pub(crate) use committer::Order;
 use committer::{Committer, Open, Request, Shown};
 use contain::Health;
+pub(crate) use group::TakenRecord;
 use store::fjall::FjallStore;
 use store::hashed::HashedStore;
+pub(crate) use store::interface::Written;
 use store::interface::{Store, Usage};
 use store::ordered::OrderedStore;
 use store::redb::RedbStore;
@@ -57,6 +61,8 @@ enum Changes {
 pub(crate) struct Stats {
     /// By which the database is known: a random number, which on disk stays with it.
     pub(crate) id: u64,
+    /// The version of the last change.
+    pub(crate) version: u64,
     /// Keys; of fjall an estimate.
     pub(crate) keys: u64,
     /// Bytes of keys and values; of fjall those of its files.
@@ -111,7 +117,9 @@ impl Database {
     ///
     /// Takes as long as to read and write all: for `ult::blocking`.
     pub(crate) fn snapshot_to(&self, path: &Path) -> Result<u64, KvError> {
-        copy::snapshot_to(&*self.snapshot()?, self.shown.counters().id, path)
+        // The note first: what it says that the database has is there.
+        let (id, note) = (self.shown.counters().id, self.shown.note());
+        copy::snapshot_to(&*self.snapshot()?, (id, note.as_deref()), path)
     }
 
     /// Fills the database, in which nothing was ever changed, with a snapshot that
@@ -129,10 +137,24 @@ impl Database {
     pub(crate) fn apply(
         &self,
         batch: Batch,
+        epoch: u64,
         durability: Option<Durability>,
         deadline: Option<Instant>,
     ) -> Result<Outcomes, KvError> {
-        self.ask(Request { batch, durability, snapshot: None }, deadline)
+        self.ask(Request { batch, durability, epoch, ..Request::default() }, deadline)
+    }
+
+    /// The bytes that it was given to keep with its records.
+    pub(crate) fn note(&self) -> Option<Vec<u8>> {
+        self.shown.note()
+    }
+
+    /// Makes a step of a change of the members, on the disk, behind all changes that were asked for
+    /// before.
+    pub(crate) fn order(&self, order: Order, deadline: Option<Instant>) -> Result<(), KvError> {
+        let durability = Some(Durability::Synced);
+        let request = Request { order: Some(order), durability, ..Request::default() };
+        self.ask(request, deadline).map(drop)
     }
 
     fn ask(&self, request: Request, deadline: Option<Instant>) -> Result<Outcomes, KvError> {
@@ -151,7 +173,7 @@ impl Database {
 
     /// Returns when all that was acknowledged is on the disk.
     pub(crate) fn flush(&self, deadline: Option<Instant>) -> Result<(), KvError> {
-        self.apply(Batch::default(), Some(Durability::Synced), deadline).map(drop)
+        self.apply(Batch::default(), 0, Some(Durability::Synced), deadline).map(drop)
     }
 
     /// The size of the database, and its work.
@@ -164,6 +186,7 @@ impl Database {
         let Usage { keys, bytes } = counters.usage;
         Stats {
             id: counters.id,
+            version: counters.version,
             keys,
             bytes,
             queued_requests,

@@ -101,6 +101,22 @@ impl StoreState {
     }
 }
 
+/// The key that bytes of the owner of a store are sealed with.
+const NOTE_NAME: &[u8] = b"margo kv note";
+
+/// Seals bytes of the owner of a store.
+pub(super) fn seal_note(note: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    seal(&mut out, NOTE_NAME, Record { version: 0, value: note });
+    out
+}
+
+/// Reads what [`seal_note`] has written. `place` names the file.
+pub(super) fn unseal_note(place: &str, bytes: &[u8]) -> Result<Vec<u8>, KvError> {
+    let note = unseal(NOTE_NAME, bytes).map(|record| record.value.to_vec());
+    note.map_err(|_| KvError::Corrupted(format!("{place}: what it knows of other servers")))
+}
+
 /// An id that no other database has, but with a probability that is never met.
 pub(super) fn random_id() -> u64 {
     std::hash::RandomState::new().hash_one(())

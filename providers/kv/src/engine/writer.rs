@@ -138,6 +138,26 @@ impl Queue {
         requests
     }
 
+    /// Queues a request, if there is room.
+    fn push(&self, waiting: Waiting) -> Result<(), KvError> {
+        let bytes = bytes_of(&waiting.request.batch);
+        let mut requests = self.lock();
+        // One that is larger than the bound is taken when nothing else waits. Orders are few.
+        let has_room = requests.waiting.is_empty()
+            || waiting.request.order.is_some()
+            || (requests.waiting.len() < self.max_requests
+                && requests.bytes.saturating_add(bytes) <= self.max_bytes);
+        if !has_room {
+            return Err(KvError::Busy);
+        }
+        requests.bytes += bytes;
+        requests.waiting.push(waiting);
+        if requests.waiting.len() >= requests.wanted {
+            self.changed.notify_one();
+        }
+        Ok(())
+    }
+
     fn close(&self) {
         self.lock().is_closed = true;
         self.changed.notify_one();
@@ -179,23 +199,7 @@ impl Writer {
         let Self(queue) = self;
         let ticket = Arc::new(Ticket::default());
         let caller = Caller(ticket.clone());
-        let bytes = bytes_of(&request.batch);
-        let waiting = Waiting { request, deadline, ticket };
-        {
-            let mut requests = queue.lock();
-            // One that is larger than the bound is taken when nothing else waits.
-            let has_room = requests.waiting.is_empty()
-                || (requests.waiting.len() < queue.max_requests
-                    && requests.bytes.saturating_add(bytes) <= queue.max_bytes);
-            if !has_room {
-                return Err(KvError::Busy);
-            }
-            requests.bytes += bytes;
-            requests.waiting.push(waiting);
-            if requests.waiting.len() >= requests.wanted {
-                queue.changed.notify_one();
-            }
-        }
+        queue.push(Waiting { request, deadline, ticket })?;
         let answer = &caller.0.answer;
         let is_in_time = deadline.is_none_or(|deadline| answer.wait_ready_deadline(deadline));
         if !is_in_time && caller.0.take() {

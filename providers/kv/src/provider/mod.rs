@@ -8,6 +8,8 @@
 //! Imports all but the client. Read this file, `service.rs`, then `scan.rs` and the bounds.
 
 mod budget;
+mod hand_over;
+mod members;
 mod scan;
 mod service;
 mod shards;
@@ -28,8 +30,10 @@ use serde::de::DeserializeOwned;
 
 use self::service::{Service, say_if_untold};
 use crate::rpc::{
-    CHANGE, COUNT, FLUSH, GET, GET_MANY, IDENTITY, LIST, MEASURE, READ, STAT, WAIT, description,
+    CHANGE, COUNT, FLUSH, GET, GET_MANY, IDENTITY, LIST, MEASURE, MEMBERS, READ, STAT, WAIT,
+    description,
 };
+use crate::steps::CHANGE_MEMBERS;
 use crate::{KvConfig, StartError};
 
 /// The file of a shard's snapshot, in the folder that it is given.
@@ -162,7 +166,7 @@ impl RunningProvider for KvProvider {
         for (shard, database) in databases.iter().enumerate() {
             database.restore(&from.join(snapshot_file(shard)))?;
         }
-        Ok(())
+        Ok(self.serving.0.members.reload(databases)?)
     }
 }
 
@@ -184,6 +188,8 @@ impl KvProvider {
         serving.serve(LIST, Service::list)?;
         serving.serve(WAIT, Service::wait)?;
         serving.serve(FLUSH, Service::flush)?;
+        serving.serve(MEMBERS, |service, _| Ok(service.tell_members()))?;
+        serving.serve(CHANGE_MEMBERS, Service::change_members)?;
         serving.serve(STAT, |service, request| Ok(service.stat(request.instance())))?;
         let own = service.clone();
         provider.serve(GET).in_place(move |(), args, request| own.get(args, &request))?;

@@ -15,16 +15,18 @@ use margo::ult::wait_any;
 use margo::{Bulk, Handle, Instance, RespondError};
 
 use super::budget::Budget;
+use super::members::Members;
 use super::scan;
 use super::shards;
-use super::views::Views;
+use super::views::{ServedView, Views};
 use super::waiters::{Waiters, Wake};
 use crate::config::KvConfig;
 use crate::engine::{Database, Record, Stats, View};
+use crate::members::shard_of_key;
 use crate::model::{Batch, Durability, Outcomes};
 use crate::rpc::{
-    ChangeArgs, Entry, Found, GetArgs, GetManyArgs, KvStat, ListArgs, Meta, Page, PageToken, Part,
-    ReadArgs, Selection, WaitArgs, shard_of_key,
+    ChangeArgs, CountArgs, Entry, Found, GetArgs, GetManyArgs, KvStat, ListArgs, Meta, Page,
+    PageToken, Part, ReadArgs, WaitArgs,
 };
 use crate::{KvError, StartError, StoreKind};
 
@@ -39,7 +41,8 @@ pub(super) struct Service {
     pub(super) databases: Box<[Database]>,
     pub(super) views: Views,
     pub(super) waiters: Waiters,
-    budget: Budget,
+    pub(super) members: Members,
+    pub(super) budget: Budget,
     page_bytes: u64,
     key_bytes: u64,
     is_in_memory: bool,
@@ -58,8 +61,10 @@ pub(super) fn say_if_untold<R>(request: &Request<R>, told: Result<(), RespondErr
 impl Service {
     pub(super) fn new(config: &KvConfig) -> Result<Self, StartError> {
         config.check()?;
+        let databases = open(config)?;
         Ok(Self {
-            databases: open(config)?,
+            members: Members::new(&databases)?,
+            databases,
             // A list of all shards has a view of each.
             views: Views::new(config.views.saturating_mul(config.shards), config.view_idle()),
             waiters: Waiters::new(config.waiters),
@@ -71,7 +76,7 @@ impl Service {
     }
 
     /// The database that has a key.
-    fn database(&self, key: &[u8]) -> &Database {
+    pub(super) fn database(&self, key: &[u8]) -> &Database {
         &self.databases[shard_of_key(key, self.databases.len())]
     }
 
@@ -80,12 +85,18 @@ impl Service {
         self.databases.iter().map(Database::view).collect()
     }
 
+    /// The error of a key that the database does not have: it may have been erased since it was
+    /// asked for, as another one serves it now.
+    fn absent(&self, key: &[u8]) -> KvError {
+        self.members.reads(key).err().unwrap_or(KvError::NotFound)
+    }
+
     /// Answers from where the store has the value, or with an error.
     pub(super) fn get(&self, args: GetArgs<Bytes<&[u8]>>, request: &Request<Found>) {
         let GetArgs { key, most } = args;
         let mut told = Ok(());
-        let shown = self.database(&key).view().and_then(|view| {
-            view.get(&key, &mut |Record { version, value }| {
+        let shown = self.members.reads(&key).and_then(|()| {
+            self.database(&key).view()?.get(&key, &mut |Record { version, value }| {
                 let need = value.len() as u64;
                 let found = match need > most {
                     true => Err(KvError::TooSmall { need }),
@@ -96,7 +107,7 @@ impl Service {
         });
         let failed = match shown {
             Ok(true) => None,
-            Ok(false) => Some(KvError::NotFound),
+            Ok(false) => Some(self.absent(&key)),
             Err(error) => Some(error),
         };
         if let Some(error) = failed {
@@ -116,10 +127,12 @@ impl Service {
             Err(error) => return say_if_untold(request, request.respond(&Err(error))),
         };
         let (mut values, page_bytes) = (Vec::new(), self.page_bytes);
+        let served = self.members.served();
         let place = |(at, key): (usize, &Bytes<&[u8]>)| {
             if at % STEP == STEP - 1 {
                 margo::ult::yield_now();
             }
+            served.reads(key)?;
             let (view, mut place) =
                 (&views[shard_of_key(key, views.len())], Err(KvError::NotFound));
             view.get(key, &mut |Record { version, value }| {
@@ -135,8 +148,10 @@ impl Service {
             place
         };
         let places: Vec<_> = args.keys.iter().enumerate().map(place).collect();
-        let found = places.into_iter().map(|place| {
-            place.map(|(version, place)| Found { version, value: Bytes(&values[place]) })
+        let found = places.into_iter().zip(&args.keys).map(|(place, key)| match place {
+            Ok((version, place)) => Ok(Found { version, value: Bytes(&values[place]) }),
+            Err(KvError::NotFound) => Err(self.absent(key)),
+            Err(error) => Err(error),
         });
         let found = Ok::<Vec<_>, KvError>(found.collect());
         say_if_untold(request, request.respond_as(&found));
@@ -145,12 +160,16 @@ impl Service {
     pub(super) fn read<R>(&self, request: &Handle<ReadArgs, R>) -> Result<Meta, KvError> {
         let ReadArgs { key, view, bulk } = request.args();
         let view = match view {
-            Some(id) => self.views.find(*id, request.origin())?,
-            None => self.database(key).view()?,
+            Some(id) => self.views.find(*id, request.origin())?.records,
+            None => {
+                self.members.reads(key)?;
+                self.database(key).view()?
+            }
         };
         let token = request.cancel_token();
         loop {
-            let Meta { len, .. } = measure(&*view, key)?.ok_or(KvError::NotFound)?;
+            let measured = measure(&*view, key)?;
+            let Meta { len, .. } = measured.ok_or_else(|| self.absent(key))?;
             let most = self.budget.most();
             if len > bulk.len() {
                 return Err(KvError::TooSmall { need: len });
@@ -177,12 +196,16 @@ impl Service {
         &self,
         request: &Handle<Vec<Bytes>, R>,
     ) -> Result<Vec<Option<Meta>>, KvError> {
-        let views = self.shown()?;
+        let (views, served) = (self.shown()?, self.members.served());
         let each = |(at, key): (usize, &Bytes)| {
             if at % STEP == STEP - 1 {
                 margo::ult::yield_now();
             }
-            measure(&*views[shard_of_key(key, views.len())], key)
+            served.reads(key)?;
+            match measure(&*views[shard_of_key(key, views.len())], key)? {
+                None => self.members.reads(key).map(|()| None),
+                measured => Ok(measured),
+            }
         };
         request.args().iter().enumerate().map(each).collect()
     }
@@ -192,24 +215,25 @@ impl Service {
         args: ChangeArgs,
         request: &Request<Outcomes>,
     ) -> Result<Outcomes, KvError> {
-        let ChangeArgs { batch, durability, bulk, skip } = args;
+        let ChangeArgs { batch, durability, bulk, skip, epoch } = args;
         let batch = match bulk {
             None => batch.try_map(|part| match part {
                 Part::Here(bytes) => Ok(bytes),
                 Part::There(_) => Err(invalid("a part is elsewhere, and no memory is exposed")),
             })?,
-            Some(bulk) => return self.change_from(&bulk, skip, batch, durability, request),
+            Some(bulk) => {
+                return self.change_from((&bulk, skip), batch, (epoch, durability), request);
+            }
         };
-        self.apply(batch, durability, request)
+        self.apply(batch, (epoch, durability), request)
     }
 
     /// Makes changes of which some parts are in the memory of the origin, from `skip` on.
     fn change_from(
         &self,
-        bulk: &Bulk,
-        skip: u64,
+        (bulk, skip): (&Bulk, u64),
         batch: Batch<Part>,
-        durability: Option<Durability>,
+        asked: (u64, Option<Durability>),
         request: &Request<Outcomes>,
     ) -> Result<Outcomes, KvError> {
         let (mut lens, mut sum) = (Vec::new(), 0_u64);
@@ -240,33 +264,36 @@ impl Service {
             Part::Here(bytes) => Ok(bytes),
             Part::There(_) => parts.next().map(Bytes).ok_or_else(|| invalid("a part is missing")),
         })?;
-        self.apply(batch, durability, request)
+        self.apply(batch, asked, request)
     }
 
     fn apply(
         &self,
         batch: Batch,
-        durability: Option<Durability>,
+        (epoch, durability): (u64, Option<Durability>),
         request: &Request<Outcomes>,
     ) -> Result<Outcomes, KvError> {
         // Old views cost something from now on: the store keeps for them what is changed.
         self.views.sweep(Instant::now());
         let wake = Wake::of(&batch, &self.waiters);
-        let outcomes = shards::apply(&self.databases, batch, durability, request.deadline())?;
+        let outcomes =
+            shards::apply(&self.databases, batch, epoch, durability, request.deadline())?;
         self.waiters.wake(wake);
         Ok(outcomes)
     }
 
-    pub(super) fn count<R>(&self, request: &Handle<Selection, R>) -> Result<u64, KvError> {
-        let token = request.cancel_token();
-        let mut count = 0;
-        for view in self.shown()? {
-            scan::walk(&*view, request.args(), None, &token, &mut |_, _| {
-                count += 1;
-                ControlFlow::Continue(())
-            })?;
-        }
-        Ok(count)
+    pub(super) fn count<R>(&self, request: &Handle<CountArgs, R>) -> Result<u64, KvError> {
+        let (token, args) = (request.cancel_token(), request.args());
+        self.members.steadily(args.epoch, |served| {
+            let mut count = 0;
+            for view in self.shown()? {
+                scan::walk(&*view, &args.selection, None, &token, &mut |key, _| {
+                    count += u64::from(served.reads(key).is_ok());
+                    ControlFlow::Continue(())
+                })?;
+            }
+            Ok(count)
+        })
     }
 
     pub(super) fn list<R>(&self, request: &Handle<ListArgs, R>) -> Result<Page, KvError> {
@@ -274,7 +301,7 @@ impl Service {
         let canceled = request.cancel_token();
         if let Some(PageToken { view: id, .. }) = args.token {
             let view = self.views.find(id, owner)?;
-            let page = Filling::of(&*view, args, self.page_bytes, &canceled)?;
+            let page = Filling::of(&view, args, self.page_bytes, &canceled)?;
             if !page.is_full {
                 self.views.end(id, owner);
             }
@@ -289,13 +316,16 @@ impl Service {
         };
         let database =
             self.databases.get(shard).ok_or_else(|| invalid("there is no such shard"))?;
-        let mut view = database.view()?;
-        let mut page = Filling::of(&*view, args, self.page_bytes, &canceled)?;
-        if page.is_full && self.is_in_memory {
-            // Only what is on disk keeps old records by itself, and most lists have one page.
-            view = database.snapshot()?;
-            page = Filling::of(&*view, args, self.page_bytes, &canceled)?;
-        }
+        let (page, view) = self.members.steadily(args.epoch, |served| {
+            let mut view = ServedView { records: database.view()?, served: served.clone() };
+            let mut page = Filling::of(&view, args, self.page_bytes, &canceled)?;
+            if page.is_full && self.is_in_memory {
+                // Only what is on disk keeps old records by itself, and most lists have one page.
+                view.records = database.snapshot()?;
+                page = Filling::of(&view, args, self.page_bytes, &canceled)?;
+            }
+            Ok((page, view))
+        })?;
         Ok(page.page(|| self.views.keep(owner, request.principal(), view)))
     }
 
@@ -309,6 +339,7 @@ impl Service {
         let token = request.cancel_token();
         loop {
             let waiting = self.waiters.enter(request.principal(), key)?;
+            self.members.reads(key)?;
             match find(&*self.database(key).view()?, key, above.saturating_add(1), *most) {
                 Err(KvError::NotFound) => {}
                 found => return found,
@@ -367,18 +398,23 @@ struct Filling {
 impl Filling {
     /// The page of a view that `args` ask for.
     fn of(
-        view: &dyn View,
+        view: &ServedView,
         args: &ListArgs,
         page_bytes: u64,
         canceled: &CancelToken,
     ) -> Result<Self, KvError> {
+        let ServedView { records, served } = view;
         let ListArgs { selection, values, max, token, .. } = args;
         let after = token.as_ref().map(|token| &token.after);
         // A page that has no entries would not get on.
         let max = usize::try_from(*max).unwrap_or(usize::MAX).max(1);
         let mut page = Self { entries: Vec::new(), left: page_bytes, is_full: false };
-        scan::walk(view, selection, after, canceled, &mut |key, record| {
-            page.add(key, record, *values, max, page_bytes)
+        scan::walk(&**records, selection, after, canceled, &mut |key, record| {
+            match served.reads(key) {
+                Ok(()) => page.add(key, record, *values, max, page_bytes),
+                // It is in the list of another server.
+                Err(_) => ControlFlow::Continue(()),
+            }
         })?;
         Ok(page)
     }
@@ -452,7 +488,7 @@ fn copy(view: &dyn View, key: &[u8], most: u64) -> Result<Option<(u64, Vec<u8>)>
 }
 
 /// So many zeros, with room for more, where there is memory for it.
-fn zeroed(len: u64, room: u64) -> Result<Vec<u8>, KvError> {
+pub(super) fn zeroed(len: u64, room: u64) -> Result<Vec<u8>, KvError> {
     let full = || KvError::Full(format!("no memory for {room} bytes"));
     let (len, room) = (usize::try_from(len), usize::try_from(room));
     let (Ok(len), Ok(room)) = (len, room) else { return Err(full()) };
@@ -462,11 +498,11 @@ fn zeroed(len: u64, room: u64) -> Result<Vec<u8>, KvError> {
     Ok(bytes)
 }
 
-fn invalid(text: &str) -> KvError {
+pub(super) fn invalid(text: &str) -> KvError {
     KvError::Invalid(text.to_owned())
 }
 
 /// An error of a bulk transfer.
-fn failed(error: margo::BulkError) -> KvError {
+pub(super) fn failed(error: margo::BulkError) -> KvError {
     KvError::Failed(format!("the value was not moved: {error}"))
 }

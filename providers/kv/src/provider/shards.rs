@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use crate::KvError;
 use crate::engine::Database;
+use crate::members::shard_of_key;
 use crate::model::{Batch, Change, Changed, Durability, Outcomes};
-use crate::rpc::shard_of_key;
 
 /// Makes changes where their keys are, one database after the other. Clients that know of shards
 /// send each its own changes, all at the same time, but for batches with ranges, which are for all
@@ -13,6 +13,7 @@ use crate::rpc::shard_of_key;
 pub(super) fn apply(
     databases: &[Database],
     batch: Batch,
+    epoch: u64,
     durability: Option<Durability>,
     deadline: Option<Instant>,
 ) -> Result<Outcomes, KvError> {
@@ -22,7 +23,7 @@ pub(super) fn apply(
         _ => batch.only_owner(|key| shard_of_key(key, shards)),
     };
     if let Some(only) = only {
-        return databases[only].apply(batch, durability, deadline);
+        return databases[only].apply(batch, epoch, durability, deadline);
     }
     if batch.is_atomic || !batch.only_if.is_empty() {
         let text = "the keys of a batch that is made as a whole are of several shards";
@@ -38,7 +39,7 @@ pub(super) fn apply(
             continue;
         }
         let own = Batch { changes, ..Batch::default() };
-        let told = database.apply(own, durability, deadline);
+        let told = database.apply(own, epoch, durability, deadline);
         let told = told.unwrap_or_else(|error| vec![Err(error); places.len()]);
         for (place, told) in places.into_iter().zip(told) {
             outcomes[place] = Some(Changed::sum(outcomes[place].take(), told));

@@ -13,6 +13,7 @@ use margo::{Addr, Principal};
 
 use crate::KvError;
 use crate::engine::View;
+use crate::members::Served;
 
 pub(super) struct Views {
     most: usize,
@@ -31,8 +32,15 @@ struct KeptView {
     id: u64,
     owner: Addr,
     principal: Principal,
-    view: Arc<dyn View>,
+    view: ServedView,
     used: Instant,
+}
+
+/// A view, and which of its keys were served when it was opened.
+#[derive(Clone)]
+pub(super) struct ServedView {
+    pub(super) records: Arc<dyn View>,
+    pub(super) served: Arc<Served>,
 }
 
 impl Views {
@@ -42,7 +50,7 @@ impl Views {
     }
 
     /// Keeps a view for `owner`. Returns its id.
-    pub(super) fn keep(&self, owner: &Addr, principal: Principal, view: Arc<dyn View>) -> u64 {
+    pub(super) fn keep(&self, owner: &Addr, principal: Principal, view: ServedView) -> u64 {
         let now = Instant::now();
         let mut state = self.state();
         let own = state.of(principal);
@@ -63,7 +71,7 @@ impl Views {
     }
 
     /// The view of that id, if `owner` has it.
-    pub(super) fn find(&self, id: u64, owner: &Addr) -> Result<Arc<dyn View>, KvError> {
+    pub(super) fn find(&self, id: u64, owner: &Addr) -> Result<ServedView, KvError> {
         let mut state = self.state();
         let mut views = state.views.iter_mut();
         let found = views.find(|kept| kept.id == id && kept.owner == *owner);
@@ -130,7 +138,8 @@ mod tests {
         let service = Instance::builder("na+sm://").start().unwrap();
         let callers: Vec<_> =
             (0..4).map(|n| service.lookup(&format!("na+sm://nobody-{n}")).unwrap()).collect();
-        let view = Database::default().view().unwrap();
+        let records = Database::default().view().unwrap();
+        let view = ServedView { records, served: Arc::default() };
         let idle = Duration::from_secs(10);
         let views = Views::new(16, idle);
         let keep = |views: &Views, caller: usize| {

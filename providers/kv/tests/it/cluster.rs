@@ -43,7 +43,7 @@ impl Servers {
 
     /// A client of one of them, the first one in the order of the client.
     fn alone(&self, member: usize) -> KvClient {
-        KvClient::new(&self.client, self.kv.members().nth(member).unwrap().clone())
+        KvClient::new(&self.client, self.kv.members().swap_remove(member))
     }
 
     fn end(self) {
@@ -98,7 +98,7 @@ fn each_key_is_at_its_owner_in_whichever_order_servers_are_named() {
             let key = key.as_bytes();
             let version = kv.put(key, key, PATIENCE).unwrap();
             assert_eq!(again.owner(key), kv.owner(key));
-            let owner = KvClient::new(&servers.client, kv.owner(key).clone());
+            let owner = KvClient::new(&servers.client, kv.owner(key));
             let found = owner.get(key, PATIENCE).unwrap();
             assert_eq!((found.version, &*found.value.0), (version, key));
             assert_eq!(again.get(key, PATIENCE).unwrap(), found);
@@ -220,7 +220,7 @@ fn a_collection_is_at_the_owner_of_its_name() {
         for name in ["a", "events", "results", "logs"] {
             let there = kv.collection(name);
             assert_eq!(there.append(&[b"1", b"2"], PATIENCE).unwrap(), 0..2);
-            let owner = KvClient::new(&servers.client, kv.owner(name.as_bytes()).clone());
+            let owner = KvClient::new(&servers.client, kv.owner(name.as_bytes()));
             assert_eq!(owner.collection(name).count(PATIENCE).unwrap(), 2);
             // A dump that is loaded has them where they belong.
             for key in names(kv, Selection::prefix(format!("{name}\0"))) {
@@ -371,7 +371,7 @@ fn callers_that_know_nothing_of_shards_get_the_keys_or_a_refusal() {
     let mut config = in_memory();
     config.shards = 3;
     let pair = Pair::new(TRANSPORTS[0], &config);
-    let plain = KvClient::new(&pair.client, pair.kv.members().next().unwrap().clone());
+    let plain = KvClient::new(&pair.client, pair.kv.members().swap_remove(0));
     let keys = keys(40);
     let batch = keys.iter().fold(plain.batch(), |batch, key| batch.put(key.as_bytes(), b"value"));
     let batch = batch.erase_range(KeyRange { from: Unbounded, to: Unbounded });

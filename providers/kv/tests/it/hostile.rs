@@ -13,7 +13,7 @@ use margo_provider_kv::{
 use crate::common::{PATIENCE, Pair, in_memory, on_each, pattern};
 
 fn change(pair: &Pair, args: &ChangeArgs) -> Result<Outcomes, KvError> {
-    pair.client.forward_timed(CHANGE, pair.kv.owner(b""), args, PATIENCE).unwrap()
+    pair.client.forward_timed(CHANGE, &pair.kv.owner(b""), args, PATIENCE).unwrap()
 }
 
 fn put(parts: &[Part], bulk: Option<margo::Bulk>) -> ChangeArgs {
@@ -24,7 +24,7 @@ fn put(parts: &[Part], bulk: Option<margo::Bulk>) -> ChangeArgs {
     };
     let changes = parts.iter().enumerate().map(put).collect();
     let batch = Batch { is_atomic: false, only_if: Vec::new(), changes };
-    ChangeArgs { batch, durability: None, bulk, skip: 0 }
+    ChangeArgs { batch, durability: None, bulk, skip: 0, epoch: 0 }
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn values_are_not_pushed_where_they_do_not_belong() {
         pair.kv.put(b"k", &pattern(10_000, 1), PATIENCE).unwrap();
         let read = |bulk: &margo::Bulk| {
             let args = ReadArgs { key: Bytes(b"k".to_vec()), view: None, bulk: bulk.clone() };
-            pair.client.forward_timed(READ, pair.kv.owner(b""), &args, PATIENCE).unwrap()
+            pair.client.forward_timed(READ, &pair.kv.owner(b""), &args, PATIENCE).unwrap()
         };
         let exposed = pair.client.expose(vec![0; 10_000], Access::ReadOnly).unwrap();
         let error = read(exposed.bulk()).unwrap_err();
@@ -87,7 +87,7 @@ fn lists_that_make_no_sense_are_answered() {
             pair.kv.put(&[key], b"x", PATIENCE).unwrap();
         }
         let list = |args: &ListArgs| {
-            pair.client.forward_timed(LIST, pair.kv.owner(b""), args, PATIENCE).unwrap()
+            pair.client.forward_timed(LIST, &pair.kv.owner(b""), args, PATIENCE).unwrap()
         };
         let args = |selection| ListArgs {
             selection,
@@ -95,6 +95,7 @@ fn lists_that_make_no_sense_are_answered() {
             max: u32::MAX,
             token: None,
             shard: None,
+            epoch: 0,
         };
         let token = PageToken { view: u64::MAX, after: Bytes(Vec::new()) };
         let with_token = ListArgs { token: Some(token), ..args(Selection::default()) };
@@ -139,7 +140,7 @@ fn counts_that_are_not_there_are_not_believed() {
             [&[0; 9][..], &1_u64.to_le_bytes(), &[0; 8], &(1_u64 << 60).to_le_bytes()].concat(),
         ] {
             let args = margo::encoding::Raw(bytes);
-            let error = pair.client.forward_timed(raw, pair.kv.owner(b""), &args, PATIENCE);
+            let error = pair.client.forward_timed(raw, &pair.kv.owner(b""), &args, PATIENCE);
             let error = error.unwrap_err();
             assert!(matches!(error, ForwardError::BadArguments { .. }), "{error}");
         }
@@ -148,7 +149,7 @@ fn counts_that_are_not_there_are_not_believed() {
         let mut keys = vec![Bytes(Vec::new()); 20_000];
         keys.extend(vec![Bytes(b"k".to_vec()); 100]);
         let args = GetManyArgs { keys, most: u64::MAX };
-        let found = pair.client.forward_timed(GET_MANY, pair.kv.owner(b""), &args, PATIENCE);
+        let found = pair.client.forward_timed(GET_MANY, &pair.kv.owner(b""), &args, PATIENCE);
         let found = found.unwrap().unwrap();
         assert!(found[..20_000].iter().all(|found| *found == Err(KvError::NotFound)));
         let sum = found.iter().flatten().map(|found| found.value.len()).sum::<usize>();

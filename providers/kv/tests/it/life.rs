@@ -114,15 +114,14 @@ fn an_id_has_one_provider_and_is_free_when_that_is_closed() {
 #[test]
 fn the_service_describes_itself() {
     on_each(|pair| {
-        let target = pair.kv.owner(b"").addr();
+        let owner = pair.kv.owner(b"");
+        let target = owner.addr();
         let all = margo::service::services_of(&pair.client, target, PATIENCE).unwrap();
         let methods: Vec<_> = all[0].methods.iter().map(ToString::to_string).collect();
         assert!(!methods.iter().any(|method| method.contains('?')), "{methods:#?}");
         assert!(
             methods.contains(
-                &"kv_count(range: KeyRange, prefix: Bytes, suffix: Bytes, \
-             key_bytes: Lengths, value_bytes: Lengths, is_backwards: bool) -> Result<u64, KvError>"
-                    .to_owned()
+                &"kv_count(selection: Selection, epoch: u64) -> Result<u64, KvError>".to_owned()
             ),
             "{methods:#?}"
         );

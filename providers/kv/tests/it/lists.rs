@@ -120,8 +120,9 @@ fn a_view_is_of_its_caller_and_gone_when_it_is_not_used() {
             fill(pair, 10, b"x");
             let list = |token: Option<PageToken>, kv: &KvClient, client: &margo::Instance| {
                 let selection = Selection::default();
-                let args = ListArgs { selection, values: false, max: 3, token, shard: None };
-                client.forward_timed(LIST, kv.owner(b""), &args, PATIENCE).unwrap()
+                let args =
+                    ListArgs { selection, values: false, max: 3, token, shard: None, epoch: 0 };
+                client.forward_timed(LIST, &kv.owner(b""), &args, PATIENCE).unwrap()
             };
             let Page { entries, next } = list(None, &pair.kv, &pair.client).unwrap();
             assert_eq!(entries.len(), 3);
@@ -178,14 +179,14 @@ fn a_view_that_is_read_from_is_of_its_caller_too() {
         |pair| {
             fill(pair, 10, b"x");
             let (selection, token) = (Selection::default(), None);
-            let args = ListArgs { selection, values: false, max: 1, token, shard: None };
-            let page = pair.client.forward_timed(LIST, pair.kv.owner(b""), &args, PATIENCE);
+            let args = ListArgs { selection, values: false, max: 1, token, shard: None, epoch: 0 };
+            let page = pair.client.forward_timed(LIST, &pair.kv.owner(b""), &args, PATIENCE);
             let view = page.unwrap().unwrap().next.unwrap().view;
             let exposed = pair.client.expose(vec![0; 4], margo::Access::ReadWrite).unwrap();
             let read = |view| {
                 let key = margo::encoding::Bytes(0_u32.to_be_bytes().to_vec());
                 let args = ReadArgs { key, view: Some(view), bulk: exposed.bulk().clone() };
-                pair.client.forward_timed(READ, pair.kv.owner(b""), &args, PATIENCE).unwrap()
+                pair.client.forward_timed(READ, &pair.kv.owner(b""), &args, PATIENCE).unwrap()
             };
             assert_eq!(read(view).unwrap().len, 1);
             assert_eq!(read(view + 1), Err(KvError::Gone));

@@ -103,7 +103,7 @@ fn a_wait_ends_with_its_deadline() {
 fn a_caller_that_ends_waits_no_longer() {
     on_each(|pair| {
         let (client, kv) = crate::common::client_of(&pair.service);
-        let target = kv.owner(b"").clone();
+        let target = kv.owner(b"");
         let key = margo::encoding::Bytes(b"k".to_vec());
         let args = margo_provider_kv::WaitArgs { key, above: 0, most: 0 };
         let call = client.rpc(margo_provider_kv::WAIT, &target, &args).start().unwrap();

@@ -1,6 +1,7 @@
 //! Three servers with one key space in a simulated network that loses packets, whose links are cut
 //! and whose servers stall: every call ends by its deadline, and all that callers were told fits
-//! one order of the changes of each key (`history.rs`).
+//! one order of the changes of each key (`history.rs`). So it does while servers join, leave and
+//! replace each other, which an administrator asks for again and again until it is done.
 //!
 //! All instances are children of one, on one execution stream, and the clock is the network's, as
 //! in `tests/sim_cluster.rs` of margo: a seed is a run. `MARGO_SIM_SEEDS=n` runs n seeds instead of
@@ -12,24 +13,28 @@
 mod clock;
 mod history;
 
+use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
 use history::{History, Moment};
 use margo::config::{Config, Shards};
-use margo::na::sim::{Drive, LinkOptions, Network};
+use margo::na::sim::{Drive, Latency, LinkOptions, Network};
 use margo::ult::{self, Eventual, JoinHandle, PoolRef};
 use margo::{Instance, InstanceBuilder, ProviderHandle, ProviderId};
 use margo_provider_kv::{
-    Changed, ClientError, Condition, KvClient, KvConfig, KvError, KvProvider, MemoryOrder,
-    Selection, StoreConfig,
+    Changed, ClientError, Condition, KvClient, KvConfig, KvError, KvProvider, MemberChange,
+    MemoryOrder, Selection, StoreConfig,
 };
 
+/// Servers at the beginning.
 const SERVERS: usize = 3;
+/// Those that join.
+const JOINING: usize = 2;
 const CLIENTS: usize = 4;
-/// Calls of each client.
-const CALLS: usize = 60;
+/// Calls of each client, and while servers join and leave.
+const CALLS: [usize; 2] = [60, 240];
 const KEYS: usize = 10;
 const FAULTS: usize = 16;
 /// When the last fault begins, milliseconds.
@@ -47,6 +52,8 @@ struct Cluster {
     /// The instance in whose pool all nodes run.
     parent: Instance,
     history: Mutex<History>,
+    /// All servers.
+    servers: usize,
     /// Calls that ended too late.
     late: Mutex<Vec<String>>,
 }
@@ -79,7 +86,7 @@ fn config(network: &Network, node: &str) -> Config {
 }
 
 impl Cluster {
-    fn new(name: &str, seed: u64) -> Self {
+    fn new(name: &str, seed: u64, servers: usize) -> Self {
         let network = Network::builder(name)
             .seed(seed)
             .link(LinkOptions::unreliable(0.05))
@@ -89,7 +96,8 @@ impl Cluster {
             .unwrap();
         let parent = Instance::from_config(&config(&network, "parent")).unwrap();
         let clock = clock::Stopped::now();
-        Self { network, clock, parent, history: Mutex::default(), late: Mutex::default() }
+        let (history, late) = (Mutex::default(), Mutex::default());
+        Self { network, clock, parent, history, servers, late }
     }
 
     fn node(&self, name: &str) -> Instance {
@@ -117,16 +125,46 @@ impl Cluster {
         over.wait();
     }
 
-    /// A client of all servers.
+    fn target(&self, own: &Instance, n: usize) -> ProviderHandle {
+        let uri = format!("na+sim://{}/{}", self.network.name(), server_name(n));
+        ProviderHandle::new(own.lookup(&uri).unwrap(), ID)
+    }
+
+    /// A client of the servers that there are at the beginning.
     fn connect(&self, own: &Instance) -> Result<KvClient, ClientError> {
-        let target = |n| {
-            let uri = format!("na+sim://{}/{}", self.network.name(), server_name(n));
-            ProviderHandle::new(own.lookup(&uri).unwrap(), ID)
-        };
-        KvClient::cluster(own, (0..SERVERS).map(target), CALM)
+        KvClient::cluster(own, (0..SERVERS).map(|n| self.target(own, n)), CALM)
+    }
+
+    /// Has a server join, one leave, and one take the place of another one.
+    fn change_members(&self, own: &Instance, random: &mut Rng) {
+        let kv = std::iter::repeat_with(|| self.connect(own)).find_map(Result::ok).unwrap();
+        let [first, second, third, fourth] = [0, 1, 3, 4].map(|n| self.target(own, n));
+        for change in [
+            MemberChange::new().with(third),
+            MemberChange::new().without(first),
+            MemberChange::new().with(fourth).without(second),
+        ] {
+            self.sleep(millis(random, 0..TROUBLE / 4));
+            loop {
+                let limit = millis(random, 50..600);
+                let change = match random.u8(0..4) {
+                    0 => change.clone().take_back(),
+                    _ => change.clone(),
+                };
+                match kv.change_members(change, limit, |_| {}) {
+                    Ok(_) => break,
+                    Err(error) if std::env::var_os("MARGO_SIM_SEED").is_some() => {
+                        println!("{:?}: {error}", self.network.now());
+                    }
+                    Err(_) => {}
+                }
+                self.sleep(millis(random, 1..50));
+            }
+        }
     }
 
     /// Makes a call, which is to end by its limit.
+    #[track_caller]
     fn timed<R>(&self, limit: Duration, call: impl FnOnce(Duration) -> R) -> R {
         let deadline = self.network.now() + limit;
         // Time goes from event to event, and is to stop there.
@@ -135,7 +173,9 @@ impl Cluster {
         self.network.unschedule(stop);
         let now = self.network.now();
         if now > deadline {
-            lock(&self.late).push(format!("{:?} late at {now:?}", now - deadline));
+            let late = now - deadline;
+            let text = format!("{late:?} late at {now:?}, of {limit:?}: {}", Location::caller());
+            lock(&self.late).push(text);
         }
         result
     }
@@ -176,7 +216,9 @@ impl Cluster {
                 self.history().absent(key, begun);
                 Ok(None)
             }
-            Err(error @ ClientError::Forward(_)) => Err(error),
+            Err(error @ (ClientError::Forward(_) | ClientError::Kv(KvError::Moved { .. }))) => {
+                Err(error)
+            }
             Err(error) => panic!("{error}"),
         }
     }
@@ -214,7 +256,7 @@ impl Cluster {
             match result {
                 Ok(found) => history.read(key, begun, found.version, value_of(&found.value)),
                 Err(KvError::NotFound) => history.absent(key, begun),
-                Err(KvError::Unanswered(_) | KvError::Deadline) => {}
+                Err(KvError::Unanswered(_) | KvError::Deadline | KvError::Moved { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
         }
@@ -244,8 +286,9 @@ impl Cluster {
 
     /// Calls of a client.
     fn make_calls(&self, kv: &KvClient, random: &mut Rng) {
-        for _ in 0..CALLS {
-            self.sleep(millis(random, 0..2 * TROUBLE / CALLS as u64));
+        let calls = CALLS[usize::from(self.servers > SERVERS)];
+        for _ in 0..calls {
+            self.sleep(millis(random, 0..2 * TROUBLE / calls as u64));
             let limit = match random.u8(0..3) {
                 0 => millis(random, 1..20),
                 _ => millis(random, 20..800),
@@ -266,11 +309,26 @@ impl Cluster {
         }
     }
 
+    /// Servers are far from each other, so that handing over takes its time.
+    fn move_apart(&self) {
+        let far = Latency::Constant(Duration::from_millis(8));
+        let far = LinkOptions { latency: far, ..LinkOptions::unreliable(0.05) };
+        for (from, to) in (0..self.servers).flat_map(|n| (0..n).map(move |m| (n, m))) {
+            for (from, to) in [(from, to), (to, from)] {
+                self.network.set_link(&server_name(from), &server_name(to), far).unwrap();
+            }
+        }
+    }
+
     /// Everything that goes wrong, at times that the seed gives, and how each ends.
     fn plan_faults(&self, random: &mut Rng) {
         for _ in 0..FAULTS {
-            let (server, client) =
-                (server_name(random.usize(..SERVERS)), client_name(random.usize(..CLIENTS)));
+            let server = server_name(random.usize(..self.servers));
+            let client = match random.usize(..CLIENTS + self.servers - SERVERS) {
+                n if n < CLIENTS => client_name(n),
+                n if n > CLIENTS => server_name(random.usize(..self.servers)),
+                _ => "admin".to_owned(),
+            };
             let begin = millis(random, 1..TROUBLE);
             let end = begin + millis(random, 10..700);
             let names = (server.clone(), client.clone());
@@ -292,22 +350,34 @@ impl Cluster {
             }
             self.network.schedule(end, move |network| {
                 network.heal_between(&names.0, &names.1);
-                (0..CLIENTS).for_each(|n| network.heal_between(&names.0, &client_name(n)));
+                let clients = (0..CLIENTS).map(client_name);
+                let servers = (0..SERVERS + JOINING).map(server_name);
+                for other in clients.chain(servers).chain(["admin".to_owned()]) {
+                    network.heal_between(&names.0, &other);
+                }
                 network.set_operation_cost(&names.0, Duration::ZERO);
             });
         }
     }
 
-    /// When all is well again, every key is read, each alone and in a list.
-    fn read_all(&self, kv: &KvClient) {
+    /// All is well again.
+    fn calm_down(&self) {
         self.network.heal();
-        for (server, client) in (0..SERVERS).flat_map(|s| (0..CLIENTS).map(move |c| (s, c))) {
-            let (server, client) = (server_name(server), client_name(client));
-            self.network.set_operation_cost(&server, Duration::ZERO);
-            for (from, to) in [(&server, &client), (&client, &server)] {
-                self.network.set_link(from, to, LinkOptions::default()).unwrap();
+        let servers: Vec<_> = (0..self.servers).map(server_name).collect();
+        let clients = (0..CLIENTS).map(client_name).chain(["admin".to_owned()]);
+        let others: Vec<_> = clients.take(CLIENTS + self.servers - SERVERS).collect();
+        for server in &servers {
+            self.network.set_operation_cost(server, Duration::ZERO);
+            for other in others.iter().chain(&servers).filter(|other| *other != server) {
+                for (from, to) in [(server, other), (other, server)] {
+                    self.network.set_link(from, to, LinkOptions::default()).unwrap();
+                }
             }
         }
+    }
+
+    /// When all is well again, every key is read, each alone and in a list.
+    fn read_all(&self, kv: &KvClient) {
         // Connections that have ended are made again, once a server has worked off what it has.
         let is_well = (0..100).any(|_| {
             self.sleep(PEER_LIMIT);
@@ -318,6 +388,28 @@ impl Cluster {
         let there = (0..KEYS).filter(is_there).count();
         assert_eq!(self.list(kv, CALM), Some(there));
         assert_eq!(kv.count(&Selection::default(), CALM).unwrap(), there as u64);
+    }
+
+    /// When the calls have been made and the members have changed.
+    fn judge(&self, clients: &[KvClient], administrator: Option<JoinHandle<()>>) {
+        self.calm_down();
+        if let Some(administrator) = administrator {
+            administrator.join().unwrap();
+            for kv in clients {
+                let members = kv.membership(CALM).unwrap().unwrap().members;
+                let names = members.iter().map(|it| it.address.rsplit_once('/').unwrap().1);
+                let mut names: Vec<_> = names.collect();
+                names.sort_unstable();
+                assert_eq!(names, ["server-2", "server-3", "server-4"]);
+            }
+        }
+        for kv in clients {
+            self.read_all(kv);
+            let stat = kv.stat(CALM).unwrap();
+            let keys = stat.iter().map(|stat| stat.keys).sum::<u64>();
+            let count = kv.count(&Selection::default(), CALM).unwrap();
+            assert_eq!((stat.len(), keys), (SERVERS, count), "no copies");
+        }
     }
 }
 
@@ -334,7 +426,9 @@ fn failed(history: &mut History, value: u64, error: &ClientError) {
     match error {
         ClientError::Forward(error) if error.never_ran() => history.refused(value),
         ClientError::Forward(_) | ClientError::Kv(KvError::Unanswered(_)) => history.unanswered(),
-        ClientError::Kv(KvError::Deadline | KvError::NotFound) => history.refused(value),
+        ClientError::Kv(KvError::Deadline | KvError::NotFound | KvError::Moved { .. }) => {
+            history.refused(value);
+        }
         error => panic!("{error}"),
     }
 }
@@ -346,7 +440,8 @@ fn settle(pool: &PoolRef) {
         stats.created + stats.resumed + stats.finished
     };
     let (mut quiet, mut before) = (0, happened());
-    while quiet < 4 {
+    // Those who sleep are looked at in one of 32 rounds.
+    while quiet < 36 {
         ult::yield_now();
         let now = happened();
         quiet = if now == before { quiet + 1 } else { 0 };
@@ -367,12 +462,14 @@ fn drive<T>(cluster: &Cluster, all: &JoinHandle<T>) -> bool {
     true
 }
 
-/// Runs a seed. Returns how many changes were acknowledged, and how many had no answer.
-fn run(seed: u64) -> (usize, usize) {
-    let cluster = Arc::new(Cluster::new(&format!("kv-cluster-{seed}"), seed));
+/// Runs a seed, with so many servers that join. Returns how many changes were acknowledged, and how
+/// many had no answer.
+fn run(seed: u64, joining: usize) -> (usize, usize) {
+    let name = format!("kv-cluster-{seed}-{joining}");
+    let cluster = Arc::new(Cluster::new(&name, seed, SERVERS + joining));
     let _explain = cluster.network.trace_on_panic(40);
     let mut random = Rng::with_seed(seed);
-    let servers: Vec<_> = (0..SERVERS).map(|n| cluster.node(&server_name(n))).collect();
+    let servers: Vec<_> = (0..cluster.servers).map(|n| cluster.node(&server_name(n))).collect();
     let providers = servers.iter().map(|instance| {
         let mut store = StoreConfig::memory(MemoryOrder::Ordered);
         store.id = Some(random.u64(..));
@@ -385,7 +482,9 @@ fn run(seed: u64) -> (usize, usize) {
     let clients: Vec<_> = (0..CLIENTS).map(|n| cluster.node(&client_name(n))).collect();
     let seeds: Vec<_> = clients.iter().map(|_| random.fork()).collect();
     cluster.plan_faults(&mut random);
-    let (own, nodes) = (cluster.clone(), clients.clone());
+    cluster.move_apart();
+    let admin = (joining > 0).then(|| cluster.node("admin"));
+    let (own, nodes, changing) = (cluster.clone(), clients.clone(), admin.clone());
     let driver = cluster.pool().spawn(move || {
         let callers = nodes.into_iter().zip(seeds).map(|(node, mut random)| {
             let own = own.clone();
@@ -400,10 +499,14 @@ fn run(seed: u64) -> (usize, usize) {
             pool.spawn(calls).unwrap()
         });
         let (callers, judge) = (callers.collect::<Vec<_>>(), own.clone());
+        let administrator = changing.map(|node| {
+            let own = own.clone();
+            own.pool().spawn(move || own.change_members(&node, &mut random)).unwrap()
+        });
         let all = own.pool().spawn(move || {
             let clients = callers.into_iter().map(|caller| caller.join().unwrap());
             let clients: Vec<_> = clients.collect();
-            judge.read_all(&clients[0]);
+            judge.judge(&clients, administrator);
         });
         let all = all.unwrap();
         assert!(drive(&own, &all), "calls hang");
@@ -417,16 +520,28 @@ fn run(seed: u64) -> (usize, usize) {
     let counts = (history.acknowledged, history.unanswered);
     drop(history);
     drop(providers);
-    for instance in clients.into_iter().chain(servers) {
+    for instance in clients.into_iter().chain(admin).chain(servers) {
         instance.finalize_and_wait().unwrap();
     }
     cluster.parent.finalize_and_wait().unwrap();
     counts
 }
 
-// Slow: three runs of seven instances.
 #[test]
 fn what_three_servers_tell_in_trouble_is_one_order_of_changes() {
+    run_seeds(0);
+}
+
+#[test]
+fn what_servers_tell_that_join_and_leave_is_one_order_of_changes() {
+    run_seeds(JOINING);
+}
+
+// Slow: three runs of seven instances, or ten.
+fn run_seeds(joining: usize) {
+    // There is one clock.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = lock(&ONE_AT_A_TIME);
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match (number("MARGO_SIM_SEED"), number("MARGO_SIM_SEEDS")) {
         (Some(seed), _) => seed..seed + 1,
@@ -435,7 +550,7 @@ fn what_three_servers_tell_in_trouble_is_one_order_of_changes() {
     let (mut acknowledged, mut unanswered) = (0, 0);
     let count = seeds.end - seeds.start;
     for seed in seeds {
-        let counts = std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|panic| {
+        let counts = std::panic::catch_unwind(|| run(seed, joining)).unwrap_or_else(|panic| {
             let test = "cargo test -p margo-provider-kv --test sim_cluster";
             eprintln!("to repeat: MARGO_SIM_SEED={seed} {test}");
             std::panic::resume_unwind(panic)

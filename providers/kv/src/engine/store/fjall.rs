@@ -1,8 +1,9 @@
 //! A store in a directory, by `fjall`: a log-structured merge tree.
 //!
 //! All is in one tree, so that a batch of it is whole: a record under `r` and its key, the numbers
-//! of the store under `m`, both sealed. `fjall` keeps a checksum of each block as well, so that a
-//! block that is damaged costs its own keys, which answer with an error.
+//! of the store under `m`, bytes of its owner under `n`, all sealed. `fjall` keeps a checksum of
+//! each block as well, so that a block that is damaged costs its own keys, which answer with an
+//! error.
 //!
 //! Where its manifest is damaged, it aborts the process when it opens it: its destructor panics in
 //! the midst of a panic. The end of a log that is damaged counts as a write that was not finished.
@@ -18,13 +19,14 @@ use fjall::{Database, Error, Keyspace, KeyspaceCreateOptions, PersistMode, Reada
 
 use super::interface::{Keeps, Store, Usage, Writes};
 use crate::engine::contain::{Health, io_error};
-use crate::engine::sealed::{StoreState, seal, unseal};
+use crate::engine::sealed::{StoreState, seal, seal_note, unseal, unseal_note};
 use crate::engine::view::{Bounds, Record, View, is_empty};
 use crate::{Integrity, KvError};
 
 const TREE: &str = "margo_kv";
 const RECORD: u8 = b'r';
 const STATE_KEY: &[u8] = b"m";
+const NOTE_KEY: &[u8] = b"n";
 
 /// The file by which a directory is known to be one of `fjall`.
 const MARKER: &str = "version";
@@ -42,6 +44,9 @@ pub(crate) struct FjallStore {
     health: Health,
     id: u64,
     version: u64,
+    note: Option<Vec<u8>>,
+    /// The note is not on the disk yet.
+    is_note_new: bool,
 }
 
 impl FjallStore {
@@ -63,13 +68,16 @@ impl FjallStore {
                 database.persist(PersistMode::SyncAll)?;
             }
             let state = tree.get(STATE_KEY)?.map(|state| state.to_vec());
-            Ok((database, tree, state.unwrap_or_default()))
+            let note = tree.get(NOTE_KEY)?.map(|note| note.to_vec());
+            Ok((database, tree, state.unwrap_or_default(), note))
         };
         let opened = Health::default().contain(|| open().map_err(|error| error_of(&place, &error)));
-        let (database, tree, state) = opened?;
+        let (database, tree, state, note) = opened?;
         let StoreState { id, version, .. } = StoreState::unseal(&place, &state)?;
+        let note = note.map(|note| unseal_note(&place, &note)).transpose()?;
         let (tree, health) = (Arc::new(RwLock::new(Some(tree))), health.clone());
-        let store = Self { database, tree, place, health, id, version };
+        let is_note_new = false;
+        let store = Self { database, tree, place, health, id, version, note, is_note_new };
         if integrity == Integrity::Open {
             let all = (Bound::Unbounded, Bound::Unbounded);
             let checked = store.view()?.scan(all, false, &mut |_, _| ControlFlow::Continue(()));
@@ -147,14 +155,23 @@ impl Store for FjallStore {
         self.id = id;
     }
 
+    fn note(&self) -> Option<&[u8]> {
+        self.note.as_deref()
+    }
+
+    fn set_note(&mut self, note: Vec<u8>) {
+        (self.note, self.is_note_new) = (Some(note), true);
+    }
+
     fn version(&self) -> u64 {
         self.version
     }
 
     fn usage(&self) -> Usage {
         let usage = self.call(|tree| {
-            // The numbers of the store are no record.
-            let keys = (tree.approximate_len() as u64).saturating_sub(1);
+            // The numbers of the store and the note are no records.
+            let others = 1 + u64::from(self.note.is_some());
+            let keys = (tree.approximate_len() as u64).saturating_sub(others);
             Ok(Usage { keys, bytes: tree.disk_space() })
         });
         usage.unwrap_or_default()
@@ -184,9 +201,12 @@ impl Store for FjallStore {
                 }
             }
             batch.insert(tree, STATE_KEY, StoreState { id: self.id, version, bytes: 0 }.seal());
+            if let Some(note) = self.note.as_ref().filter(|_| self.is_note_new) {
+                batch.insert(tree, NOTE_KEY, seal_note(note));
+            }
             batch.commit()
         })?;
-        self.version = version;
+        (self.version, self.is_note_new) = (version, false);
         Ok(())
     }
 

@@ -70,6 +70,14 @@ pub(crate) trait Store: Send {
     /// Has another id from the next commit on, if it keeps one.
     fn set_id(&mut self, _id: u64) {}
 
+    /// Bytes of its owner that it keeps with the records, if it was given any.
+    fn note(&self) -> Option<&[u8]> {
+        None
+    }
+
+    /// Has other such bytes from the next commit on, if it keeps any.
+    fn set_note(&mut self, _note: Vec<u8>) {}
+
     /// Shows what was committed last. Views of before may fail once the store is closed.
     fn view(&self) -> Result<Arc<dyn View>, KvError>;
 

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `records` | the key | the record, sealed |
 //! | `margo_kv` | `state` | the numbers of the store, sealed |
+//! | `margo_kv` | `note` | bytes of its owner, sealed, if there are any |
 //!
 //! `redb` itself looks at its checksums only when it repairs or is told to check. What protects
 //! readers meanwhile is the checksum of each record; a page between them that is damaged may hide
@@ -25,13 +26,14 @@ use redb::{
 
 use super::interface::{Keeps, Store, Usage, Writes};
 use crate::engine::contain::{Health, io_error};
-use crate::engine::sealed::{HEADER_BYTES, StoreState, seal, unseal};
+use crate::engine::sealed::{HEADER_BYTES, StoreState, seal, seal_note, unseal, unseal_note};
 use crate::engine::view::{Bounds, Record, View, is_empty};
 use crate::{Integrity, KvError};
 
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
 const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("margo_kv");
 const STATE_KEY: &str = "state";
+const NOTE_KEY: &str = "note";
 
 /// The first bytes of every file of `redb`.
 const MAGIC: &[u8] = b"redb\x1A\x0A\xA9\x0D\x0A";
@@ -46,6 +48,9 @@ pub(crate) struct RedbStore {
     id: u64,
     version: u64,
     usage: Usage,
+    note: Option<Vec<u8>>,
+    /// The note is not in the file yet.
+    is_note_new: bool,
 }
 
 impl RedbStore {
@@ -74,19 +79,19 @@ impl RedbStore {
         let health = health.clone();
         let open = || {
             let database = create(&mut Builder::new()).map_err(|error| error_of(&place, error))?;
-            let (state, usage) = prepare(&place, &database)?;
-            Ok((database, state, usage))
+            let (state, usage, note) = prepare(&place, &database)?;
+            Ok((database, state, usage, note))
         };
         // A file that makes it panic is no reason to open no other one.
         let opened = Health::default().contain(open);
-        let (database, StoreState { id, version, .. }, usage) =
+        let (database, StoreState { id, version, .. }, usage, note) =
             opened.map_err(|error| match error {
                 KvError::Failed(why) if why.starts_with("it panicked") => {
                     KvError::Corrupted(format!("{place}: {why}"))
                 }
                 error => error,
             })?;
-        Ok(Self { database, place, health, id, version, usage })
+        Ok(Self { database, place, health, id, version, usage, note, is_note_new: false })
     }
 
     fn call<T>(&self, call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, KvError> {
@@ -106,15 +111,22 @@ fn check_is_redb(path: &Path, place: &str) -> Result<(), KvError> {
     }
 }
 
-/// Checks that it is a database of ours, or makes it one if it is new. Returns its numbers.
-fn prepare(place: &str, database: &Database) -> Result<(StoreState, Usage), KvError> {
+/// Checks that it is a database of ours, or makes it one if it is new. Returns its numbers, and the
+/// note.
+fn prepare(
+    place: &str,
+    database: &Database,
+) -> Result<(StoreState, Usage, Option<Vec<u8>>), KvError> {
     let find = || -> Result<_, redb::Error> {
         let tables = database.begin_read()?;
         let mut names = tables.list_tables()?;
         if names.any(|table| table.name() == STATE.name()) {
             let keys = tables.open_table(RECORDS)?.len()?;
-            let state = tables.open_table(STATE)?.get_owned(STATE_KEY)?;
-            return Ok(Some((keys, state.map_or(Vec::new(), |state| state.value().to_vec()))));
+            let table = tables.open_table(STATE)?;
+            let of = |key: &str| -> Result<_, redb::Error> {
+                Ok(table.get_owned(key)?.map(|found| found.value().to_vec()))
+            };
+            return Ok(Some((keys, of(STATE_KEY)?.unwrap_or_default(), of(NOTE_KEY)?)));
         }
         if tables.list_tables()?.next().is_some() {
             return Ok(None);
@@ -123,12 +135,13 @@ fn prepare(place: &str, database: &Database) -> Result<(StoreState, Usage), KvEr
         new.open_table(RECORDS)?;
         new.open_table(STATE)?.insert(STATE_KEY, state.as_slice())?;
         new.commit()?;
-        Ok(Some((0, state)))
+        Ok(Some((0, state, None)))
     };
     let other = || KvError::Failed(format!("{place}: is a database of another program"));
-    let (keys, state) = find().map_err(|error| error_of(place, error))?.ok_or_else(other)?;
+    let (keys, state, note) = find().map_err(|error| error_of(place, error))?.ok_or_else(other)?;
     let state = StoreState::unseal(place, &state)?;
-    Ok((state, Usage { keys, bytes: state.bytes }))
+    let note = note.map(|note| unseal_note(place, &note)).transpose()?;
+    Ok((state, Usage { keys, bytes: state.bytes }, note))
 }
 
 fn error_of(place: &str, error: impl Into<redb::Error>) -> KvError {
@@ -162,6 +175,14 @@ impl Store for RedbStore {
         self.id = id;
     }
 
+    fn note(&self) -> Option<&[u8]> {
+        self.note.as_deref()
+    }
+
+    fn set_note(&mut self, note: Vec<u8>) {
+        (self.note, self.is_note_new) = (Some(note), true);
+    }
+
     fn view(&self) -> Result<Arc<dyn View>, KvError> {
         let records = self.call(|| Ok(self.database.begin_read()?.open_table(RECORDS)?))?;
         let (place, health) = (self.place.clone(), self.health.clone());
@@ -193,11 +214,16 @@ impl Store for RedbStore {
             }
             drop(records);
             let state = StoreState { id: self.id, version, bytes: usage.bytes }.seal();
-            transaction.open_table(STATE)?.insert(STATE_KEY, state.as_slice())?;
+            let mut table = transaction.open_table(STATE)?;
+            table.insert(STATE_KEY, state.as_slice())?;
+            if let Some(note) = self.note.as_ref().filter(|_| self.is_note_new) {
+                table.insert(NOTE_KEY, seal_note(note).as_slice())?;
+            }
+            drop(table);
             transaction.commit()?;
             Ok(usage)
         })?;
-        (self.version, self.usage) = (version, usage);
+        (self.version, self.usage, self.is_note_new) = (version, usage, false);
         Ok(())
     }
 

@@ -188,7 +188,7 @@ fn what_was_committed_is_there_again() {
         let version = {
             let database = Database::open(config).unwrap();
             database.now(each(vec![put("a", "1"), put("b", "2"), erase("b")])).unwrap();
-            database.apply(each(vec![put("c", "3")]), Some(Durability::Synced), None).unwrap();
+            database.apply(each(vec![put("c", "3")]), 0, Some(Durability::Synced), None).unwrap();
             database.get("c").unwrap().unwrap().0
         };
         let database = Database::open(config).unwrap();
@@ -224,7 +224,7 @@ fn views_on_disk_stay_as_they_are() {
 fn a_deadline_that_has_passed() {
     over_every_store(|config| {
         let database = Database::open(config).unwrap();
-        let late = database.apply(each(vec![put("a", "1")]), None, Some(Instant::now()));
+        let late = database.apply(each(vec![put("a", "1")]), 0, None, Some(Instant::now()));
         assert_eq!(late, Err(KvError::Deadline));
         database.flush(None).unwrap();
         assert_eq!(database.value("a"), None);

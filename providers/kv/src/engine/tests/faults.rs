@@ -168,7 +168,7 @@ fn crash(seed: u64, sync: SyncPolicy) {
         for number in made + 1.. {
             let synced = random.u8(0..8) == 0;
             let durability = synced.then_some(Durability::Synced);
-            if database.apply(round(0, number), durability, None).is_err() {
+            if database.apply(round(0, number), 0, durability, None).is_err() {
                 break;
             }
             made = number;

@@ -104,7 +104,7 @@ type Found = (Vec<u8>, u64, Vec<u8>);
 
 impl Database {
     fn now(&self, batch: Batch) -> Result<Outcomes, KvError> {
-        self.apply(batch, None, None)
+        self.apply(batch, 0, None, None)
     }
 
     /// The outcome of a single change.

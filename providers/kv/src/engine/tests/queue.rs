@@ -98,7 +98,7 @@ impl Stepped {
         deadline: Option<Instant>,
     ) -> std::thread::JoinHandle<Result<Outcomes, KvError>> {
         let database = self.database.clone();
-        std::thread::spawn(move || database.apply(batch, durability, deadline))
+        std::thread::spawn(move || database.apply(batch, 0, durability, deadline))
     }
 
     fn wait_until_queued(&self, requests: usize) {
@@ -203,7 +203,7 @@ fn syncs_are_made_when_they_are_asked_for() {
     assert_eq!(stepped.asked(), Asked::Commit { keys: 1, synced: false });
     assert_eq!(stepped.database.stats().since_sync, None);
     let apply =
-        |durability| stepped.database.apply(each(vec![put("a", "")]), Some(durability), None);
+        |durability| stepped.database.apply(each(vec![put("a", "")]), 0, Some(durability), None);
     apply(Durability::Written).unwrap();
     assert_eq!(stepped.asked(), Asked::Commit { keys: 1, synced: false });
     apply(Durability::Synced).unwrap();
