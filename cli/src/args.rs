@@ -228,6 +228,28 @@ pub(crate) enum KvCommand {
         #[arg(value_name = "FILE", default_value = "-")]
         file: PathBuf,
     },
+    /// Prints the servers that share out the keys, or changes them, while they are in use.
+    ///
+    /// With a change it first ends the one that was begun before, so after a failure the same
+    /// command goes on. A server has the address that is written here in all programs that will
+    /// call it, and the servers have to allow each other, and who calls this, to change members.
+    Members {
+        #[command(flatten)]
+        of: KvArgs,
+        /// A server that gets a share of the keys; its store is empty. Several times: several.
+        #[arg(long, value_name = "ADDRESS")]
+        add: Vec<String>,
+        /// A server whose keys go to the others. With as many `--add`, each of these gets all keys
+        /// of one that is removed.
+        #[arg(long, value_name = "ADDRESS")]
+        remove: Vec<String>,
+        /// Ends the change that was begun, or finds servers that have moved with their files.
+        #[arg(long)]
+        finish: bool,
+        /// First takes back the change that was begun, if no keys have changed hands yet.
+        #[arg(long, conflicts_with = "finish")]
+        take_back: bool,
+    },
     /// Puts, gets and erases keys of its own, and says how many each second.
     Bench {
         #[command(flatten)]

@@ -1,11 +1,12 @@
 //! `margo kv`: a key-value store from the command line.
 //!
 //! Imports `args`, `support` and `services`. Read this file, then `lines.rs` (the format of dumps),
-//! `dump.rs` and `bench.rs`.
+//! `dump.rs`, `members.rs` and `bench.rs`.
 
 mod bench;
 mod dump;
 mod lines;
+mod members;
 mod progress;
 
 use std::ffi::OsStr;
@@ -49,6 +50,11 @@ pub(crate) fn run(command: &KvCommand) -> Result<(), Failure> {
         KvCommand::Load { of, file } => {
             one_of_standard_input(of, file)?;
             on(of, |kv, limit| dump::load(kv, file, limit))
+        }
+        KvCommand::Members { of, add, remove, finish, take_back } => {
+            let wanted =
+                members::WantedMembers { add, remove, finish: *finish, take_back: *take_back };
+            members::run(of, &wanted)
         }
         KvCommand::Bench { of, keys, value_bytes, in_flight } => {
             let load = bench::Load { keys: *keys, value_bytes: *value_bytes, window: *in_flight };

@@ -192,3 +192,47 @@ fn several_servers_have_the_keys_together() {
     let ended = run(&mut kv(temp.path(), &words), "").expect(2);
     assert!(ended.stderr.contains("of several transports"), "{ended:?}");
 }
+
+#[test]
+fn servers_join_and_leave_by_a_command_that_may_be_given_again() {
+    let temp = tempfile::tempdir().unwrap();
+    let temp = temp.path();
+    let serve = |name: &str| {
+        let folder = temp.join(name);
+        std::fs::create_dir(&folder).unwrap();
+        let document = serde_json::json!({ "margo": { "address": "na+sm://", "providers": [
+            { "type": "kv", "provider_id": 1, "config": {
+                "store": { "path": folder.join("db") }
+            } },
+        ] } });
+        std::fs::write(folder.join("conf"), document.to_string()).unwrap();
+        let parent = std::process::id().to_string();
+        let words = ["serve", "conf", "--die-with", &parent];
+        Service::of(margo(&folder).args(words).stdout(Stdio::piped()).spawn().unwrap())
+    };
+    let (one, two) = (serve("one"), serve("two"));
+    let of = |words: &[&str], input: &str| run(&mut kv(temp, words), input);
+    let lines: Vec<_> =
+        (0..300).map(|n| format!("{{\"key\":\"k{n:03}\",\"value\":\"{n}\"}}\n")).collect();
+    of(&["load", &one.address], &lines.concat()).expect(0);
+    let alone = of(&["members", &one.address], "").expect(0);
+    assert_eq!(alone.stdout, "no server knows of others\n");
+    for _ in 0..2 {
+        let both = of(&["members", &one.address, "--add", &two.address], "").expect(0);
+        assert!(both.stdout.starts_with("epoch 2\n"), "{both:?}");
+        for address in [&one.address, &two.address] {
+            assert!(both.stdout.contains(&**address), "{both:?}");
+            let dumped = of(&["dump", address], "").expect(0);
+            assert!(dumped.stdout == lines.concat(), "each finds all of them");
+        }
+    }
+    let shown = of(&["members", &two.address], "").expect(0).stdout;
+    assert!(shown.starts_with("epoch 2\n") && shown.lines().count() == 5, "{shown}");
+    let left = of(&["members", &two.address, "--remove", &one.address], "").expect(0).stdout;
+    assert!(left.starts_with("epoch 3\n") && !left.contains(&*one.address), "{left}");
+    assert_eq!(of(&["get", &one.address, "k007"], "").expect(0).stdout, "7", "it is followed");
+    let finished = of(&["members", &two.address, "--finish"], "").expect(0).stdout;
+    assert_eq!(finished, left);
+    let refused = of(&["members", &two.address, "--finish", "--take-back"], "").expect(2);
+    assert!(refused.stderr.contains("cannot be used with"), "{refused:?}");
+}
