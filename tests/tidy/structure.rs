@@ -58,6 +58,7 @@ const CRATES: &[Limits] = &[
     goals("log", ""),
     goals("loom-tests", ""),
     goals("macros", ""),
+    goals("mercury-plugin", "c settings class callbacks"),
     goals("na", "auto_sm registry fuzz_addresses"),
     goals("na/core", "wire_doc base address limits group memory message options endpoint matching \
          loopback hosts conformance"),

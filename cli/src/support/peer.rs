@@ -74,10 +74,15 @@ impl Callers {
 }
 
 /// The transport of an address; of its last part, if there are several
-/// (`uid://host#na+sm://…#na+tcp://…`).
+/// (`uid://host#na+sm://…#na+tcp://…`). That of a program of C Mercury with our plugin is ours.
 pub(crate) fn transport(address: &str) -> Option<&str> {
     let part = address.rsplit('#').next()?;
     let (transport, _) = part.split_once("://")?;
+    let transport = match transport {
+        "margo+sm" => "na+sm",
+        "margo+tcp" => "na+tcp",
+        other => other,
+    };
     (!transport.is_empty() && !part.contains(char::is_whitespace)).then_some(transport)
 }
 
@@ -89,6 +94,8 @@ mod tests {
     fn the_transport_is_that_of_the_address() {
         assert_eq!(transport("na+sm://1000/x"), Some("na+sm"));
         assert_eq!(transport("uid://h#na+sm://1#na+tcp://127.0.0.1:7"), Some("na+tcp"));
+        assert_eq!(transport("margo+sm://1-1-x"), Some("na+sm"));
+        assert_eq!(transport("margo+all://h#margo+sm://1#margo+tcp://[::1]:7"), Some("na+tcp"));
         for address in ["", "127.0.0.1:7000", "://x", "na+tcp:// x"] {
             assert_eq!(transport(address), None, "{address}");
         }

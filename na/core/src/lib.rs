@@ -51,7 +51,7 @@ pub use self::{
     address::{
         addr::Addr,
         principal::{PeerName, Principal},
-        uri::Uri,
+        uri::{MERCURY_CLASS, Uri, for_mercury_unknown},
         users::PeerUsers,
     },
     base::error::{DeniedReason, Error},

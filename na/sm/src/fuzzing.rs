@@ -253,6 +253,7 @@ fn talk(target: &Target, data: &[u8]) {
             listens: false,
             attach: false,
             never_sleeps: first % 3 == 0,
+            for_mercury: first % 7 == 0,
             shards: (first % 5 == 0).then_some(Shards { own: 0, last: 0, wanted: Some(1) }),
             ring_bytes: ring_bytes as u32,
             nonce_addr: 0,

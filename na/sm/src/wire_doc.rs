@@ -218,6 +218,7 @@ fn packets(page: &mut Page) {
         listens: true,
         attach: true,
         never_sleeps: true,
+        for_mercury: false,
         shards: None,
         ring_bytes: RING as u32,
         nonce_addr: 0x7fff_1234,
@@ -225,6 +226,7 @@ fn packets(page: &mut Page) {
         slot: Some(3),
         text: "na+sm://1-2".into(),
     };
+    assert_eq!(Packet { for_mercury: true, ..packet.clone() }.encode()[12], 7 | 16);
     let fields = [
         ("magic", Field::Bytes(b"MRGO")),
         ("version", Field::Number(4)),

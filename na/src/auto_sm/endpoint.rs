@@ -326,7 +326,7 @@ impl Endpoint for AutoSm {
     }
 
     fn may_meet_mercury(&self) -> bool {
-        self.far.endpoint.may_meet_mercury()
+        self.far.endpoint.may_meet_mercury() || self.near.endpoint.may_meet_mercury()
     }
 
     fn is_gone(&self, peer: &Addr) -> bool {

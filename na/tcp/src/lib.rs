@@ -166,7 +166,8 @@
 //! | extension: numbers of the endpoint and the peer; shards; more is skipped | | length |
 //!
 //! Capability 1: understands *alive*, and sends it when asked to; 2: the extension has shards (own,
-//! count, wanted, map, 2 bytes each, behind its first 16). What both offer is used. A
+//! count, wanted, map, 2 bytes each, behind its first 16); 4: the sender has the RPC layer of C
+//! Mercury. What both offer is used. A
 //! message may be as long as the smaller of both limits. A hello of another version is answered
 //! with one's own, so that both sides can say why, and the connection is closed. Anything else that
 //! is not a hello is not answered.

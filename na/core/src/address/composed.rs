@@ -9,6 +9,10 @@ use crate::{Error, PeerUsers};
 
 const PREFIX: &str = "uid://";
 
+/// Begins the address of a program of C Mercury, whose parts are of the class
+/// [`MERCURY_CLASS`](crate::MERCURY_CLASS).
+const MERCURY_PREFIX: &str = "margo+all://";
+
 /// Where a process runs.
 ///
 /// ```
@@ -89,7 +93,7 @@ pub struct Composed<'a> {
 
 /// The parts of a composed address; `None`: it is not one.
 pub fn parse(uri: &str) -> Option<Result<Composed<'_>, Error>> {
-    let rest = uri.strip_prefix(PREFIX)?;
+    let rest = uri.strip_prefix(PREFIX).or_else(|| uri.strip_prefix(MERCURY_PREFIX))?;
     let mut parts = rest.split('#');
     let composed = match (parts.next(), parts.next(), parts.next(), parts.next()) {
         (Some(host), Some(near), Some(far), None) if !near.is_empty() && !far.is_empty() => {
@@ -122,7 +126,7 @@ pub fn format(host: &Host, near: &str, far: &str) -> String {
 pub fn part_for<'a>(uri: &'a str, protocol: &str) -> &'a str {
     let reads = |part: &&str| {
         part.split_once("://").is_some_and(|(head, _)| match head.split_once('+') {
-            Some(("na", of_ours)) => of_ours == protocol,
+            Some(("na" | crate::MERCURY_CLASS, of_ours)) => of_ours == protocol,
             Some((class, _)) => class == protocol,
             None => head == protocol,
         })
@@ -178,6 +182,9 @@ mod tests {
         assert_eq!(part_for(&fabric, "ofi"), "ofi+tcp;ofi_rxm://10.0.0.1:5");
         assert_eq!(part_for(&fabric, "tcp"), fabric, "not ours");
         assert_eq!(part_for("na+tcp://h:1", "tcp"), "na+tcp://h:1");
+        let of_c = text.replace("uid://", "margo+all://").replace("na+", "margo+");
+        assert_eq!(part_for(&of_c, "tcp"), "margo+tcp://10.0.0.1:5");
+        assert_eq!(part_for(&of_c, "sm"), "margo+sm://12-0");
     }
 
     #[test]

@@ -59,6 +59,20 @@ impl<'a> Uri<'a> {
     }
 }
 
+/// The class of addresses of programs of C Mercury that use our transports. The rest of such an
+/// address is that of class `na`.
+pub const MERCURY_CLASS: &str = "margo";
+
+/// The reason why nothing is said to a peer of C Mercury that was taken for one of ours.
+pub fn for_mercury_unknown(uri: &str) -> String {
+    let address = uri.strip_prefix("na+").unwrap_or(uri);
+    format!(
+        "a program of C Mercury answers there, to which requests are written otherwise: it is \
+         known now, so try again, and call it by the address {MERCURY_CLASS}+{address} from the \
+         beginning"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

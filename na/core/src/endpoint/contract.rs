@@ -97,8 +97,8 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Returns whether C programs have this transport, so that peers may be C Mercury's. Default:
-    /// no.
+    /// Returns whether C programs have this transport, by libfabric or by our plugin of Mercury, so
+    /// that peers may be C Mercury's. Default: no.
     fn may_meet_mercury(&self) -> bool {
         false
     }

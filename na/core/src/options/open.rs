@@ -90,6 +90,9 @@ pub struct OpenOptions {
     ///
     /// Counterpart: `NA_NO_BLOCK` in the progress mode of `na_init_info`.
     pub no_block: bool,
+    /// The RPC layer above is C Mercury's, as in our plugin of it. `na+sm` and `na+tcp` tell peers
+    /// so, who then say nothing to it that only an RPC layer of ours understands. Default off.
+    pub for_mercury: bool,
     /// Settings that only `na+sm` looks at.
     pub sm: SmOptions,
     /// Settings that only `na+tcp` looks at.
@@ -155,6 +158,7 @@ impl Default for OpenOptions {
             unread_answers_per_host_max: None,
             unread_answers_total_max: None,
             no_block: false,
+            for_mercury: false,
             sm: SmOptions::default(),
             tcp: TcpOptions::default(),
             ucx: UcxOptions::default(),

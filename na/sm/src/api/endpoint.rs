@@ -20,7 +20,7 @@ use na_core::loopback::{Outcome, Queued};
 use na_core::matching::Kind;
 use na_core::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    Memory, MsgBuf, OpId, Principal, Refused, RegionTable, Tag, Transfer, Uri,
+    MERCURY_CLASS, Memory, MsgBuf, OpId, Principal, Refused, RegionTable, Tag, Transfer, Uri,
 };
 use prim::lock::BiasedGuard;
 use prim::sync::atomic::Ordering;
@@ -47,7 +47,10 @@ impl SmEndpoint {
     /// The peer behind a text, through its endpoint `wanted` if possible.
     fn look_up(&self, uri: &str, wanted: Option<u8>) -> Result<Addr, Error> {
         let uri = na_core::address::composed::part_for_near(uri)?;
-        let name = Name::of(&Uri::parse(uri)?, self.name.uid)?;
+        let parsed = Uri::parse(uri)?;
+        let for_mercury = parsed.class == Some(MERCURY_CLASS);
+        let parsed = Uri { class: parsed.class.filter(|_| !for_mercury), ..parsed };
+        let name = Name::of(&parsed, self.name.uid)?;
         if name.name.is_empty() {
             let reason = "it names no peer; expected `na+sm://name`".to_owned();
             return Err(Error::BadUri { uri: uri.to_owned(), reason });
@@ -55,7 +58,11 @@ impl SmEndpoint {
         if name == self.name {
             return Ok(self.own_addr.clone());
         }
-        Ok(self.peer_named(&name, wanted).addr(self.id))
+        let peer = self.peer_named(&name, wanted);
+        if for_mercury {
+            peer.set_for_mercury(true);
+        }
+        Ok(peer.addr(self.id))
     }
 
     /// The link to send through, made if there is none.
@@ -353,7 +360,11 @@ impl Endpoint for SmEndpoint {
         true
     }
 
-    fn carries_extensions(&self, _to: &Addr) -> bool {
+    fn carries_extensions(&self, to: &Addr) -> bool {
+        !self.peer(to).is_ok_and(|peer| peer.is_for_mercury())
+    }
+
+    fn may_meet_mercury(&self) -> bool {
         true
     }
 

@@ -18,7 +18,7 @@
 //! | 4 | u16 | version, 4 | the same |
 //! | 6 | u16 | 1 hello, 2 welcome | 3 refused, 4 ready |
 //! | 8 | u32 | largest message, bytes; both sides use the minimum | 0 |
-//! | 12 | u32 | flags: 1 listens, 2 may be attached to, 4 never sleeps, 8 has shards (below) | 0 |
+//! | 12 | u32 | flags: 1 listens, 2 may be attached to, 4 never sleeps, 8 has shards (below), 16 has the RPC layer of C Mercury | 0 |
 //! | 16 | u32 | bytes of each ring (hello), 0 (welcome) | 0 |
 //! | 20 | u32 | length of the text | the same |
 //! | 24 | u64 | address of the nonce in the sender | 0 |
@@ -67,6 +67,7 @@ const FLAG_LISTENS: u32 = 1;
 const FLAG_ATTACH: u32 = 2;
 const FLAG_AWAKE: u32 = 4;
 const FLAG_SHARDS: u32 = 8;
+const FLAG_MERCURY: u32 = 16;
 
 /// The endpoint of a group that a packet comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +121,8 @@ pub(crate) struct Packet {
     /// The sender never sleeps, and wants no fence for its sake (`doorbell.rs`). Not said before
     /// there was this flag, and others need not know it.
     pub(crate) never_sleeps: bool,
+    /// The RPC layer of the sender is C Mercury's.
+    pub(crate) for_mercury: bool,
     /// The sender is one of a group, or its connection stands for itself.
     pub(crate) shards: Option<Shards>,
     pub(crate) ring_bytes: u32,
@@ -150,6 +153,7 @@ impl Packet {
         let flags = flag(self.listens, FLAG_LISTENS)
             | flag(self.attach, FLAG_ATTACH)
             | flag(self.never_sleeps, FLAG_AWAKE)
+            | flag(self.for_mercury, FLAG_MERCURY)
             | self.shards.map_or(0, Shards::to_flags);
         let mut bytes = Vec::with_capacity(FIXED + self.text.len());
         bytes.extend_from_slice(&MAGIC);
@@ -213,6 +217,7 @@ impl Packet {
                 listens: flags & FLAG_LISTENS != 0,
                 attach: flags & FLAG_ATTACH != 0,
                 never_sleeps: flags & FLAG_AWAKE != 0,
+                for_mercury: flags & FLAG_MERCURY != 0,
                 shards,
                 ring_bytes: u32_at(16)?,
                 nonce_addr: u64_at(24)?,
@@ -237,6 +242,7 @@ mod tests {
             listens: true,
             attach: true,
             never_sleeps: false,
+            for_mercury: false,
             shards: None,
             ring_bytes: 65536,
             nonce_addr: 0x7fff_0000,

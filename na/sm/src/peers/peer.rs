@@ -56,6 +56,8 @@ pub(crate) struct Peer {
     user: OnceLock<u32>,
     /// It can never be reached again.
     gone: AtomicBool,
+    /// `true` if its RPC layer is C Mercury's, as its address or its last handshake says.
+    for_mercury: AtomicBool,
     /// The links, the one to send through first. This is the send lock.
     pub(crate) links: BiasedLock<Vec<TxLink>>,
     /// A send may be queued or a transfer open there. A cancel looks only at such peers, and reads
@@ -82,6 +84,7 @@ impl Peer {
             part,
             user: OnceLock::new(),
             gone: AtomicBool::new(false),
+            for_mercury: AtomicBool::new(false),
             links: BiasedLock::default(),
             cancelable: AtomicBool::new(false),
             first_link: AtomicPtr::default(),
@@ -90,6 +93,16 @@ impl Peer {
             ended_messages: AtomicU64::new(0),
             received: OwnLine::default(),
         })
+    }
+
+    /// Returns whether its RPC layer is C Mercury's. Relaxed: what was written for another one is
+    /// not sent (`connect.rs`).
+    pub(crate) fn is_for_mercury(&self) -> bool {
+        self.for_mercury.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_for_mercury(&self, is: bool) {
+        self.for_mercury.store(is, Ordering::Relaxed);
     }
 
     /// The user of its process, once that is known.

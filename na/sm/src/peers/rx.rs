@@ -112,6 +112,8 @@ pub(crate) struct RxLink {
     /// Largest message in either direction, bytes.
     pub(crate) limit: usize,
     pub(crate) services: Services,
+    /// The RPC layer of the peer was taken for C Mercury's when the connection was begun.
+    pub(crate) for_mercury: bool,
     /// How it counts among the peers of the endpoint's bulk path.
     pub(crate) began_attached: bool,
     /// Memory of the peer that is mapped here.
@@ -142,6 +144,7 @@ impl RxLink {
         Self {
             conn,
             memfd: None,
+            for_mercury: peer.is_for_mercury(),
             peer,
             addr,
             spares: SpareAddrs::default(),

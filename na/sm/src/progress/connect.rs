@@ -220,6 +220,7 @@ impl SmEndpoint {
             listens: self.options.listen,
             attach: self.attach,
             never_sleeps: self.options.no_block,
+            for_mercury: self.options.for_mercury,
             shards: (self.group.count() > 1).then(|| self.shards(None)),
             ring_bytes: 0,
             nonce_addr: if self.attach { self.nonce.addr() } else { 0 },
@@ -263,6 +264,9 @@ impl SmEndpoint {
         };
         match packet.kind {
             Kind::Welcome if link.memfd.is_none() => {
+                if self.is_mistaken(link, &packet) {
+                    return link.gone(&na_core::for_mercury_unknown(&link.peer.uri));
+                }
                 match peer_board(&packet, received.fds.first(), received.cut) {
                     Ok(Some((board, slot))) if link.conn.shares() => {
                         link.conn.set_peer_board(board, slot);
@@ -282,10 +286,21 @@ impl SmEndpoint {
         }
     }
 
+    /// Returns whether a peer of C Mercury was taken for one of ours: what waits for it may be such
+    /// that only ours understand. From now on it is known, so what is written later is right.
+    fn is_mistaken(&self, link: &RxLink, packet: &Packet) -> bool {
+        let mistaken = packet.for_mercury && !link.for_mercury && !self.options.for_mercury;
+        if mistaken {
+            link.peer.set_for_mercury(true);
+        }
+        mistaken
+    }
+
     fn bring_up(&self, link: &mut RxLink, packet: &Packet) {
         let ours = self.options.message_bytes_max;
         let records = payload_max(link.rx.capacity());
         link.limit = ours.min(packet.message_bytes_max as usize).min(records);
+        link.peer.set_for_mercury(packet.for_mercury);
         if packet.never_sleeps {
             link.conn.set_peer_never_sleeps();
         }

@@ -20,8 +20,8 @@ use na_core::loopback::{Loopback, Queued};
 use na_core::matching::Kind;
 use na_core::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    Memory, MsgBuf, OpId, OpenOptions, PeerStats, Principal, Refused, RegionTable, Tag, Transfer,
-    Uri,
+    MERCURY_CLASS, Memory, MsgBuf, OpId, OpenOptions, PeerStats, Principal, Refused, RegionTable,
+    Tag, Transfer, Uri,
 };
 use prim::lock::{BiasedGuard, BiasedLock};
 use prim::sync::atomic::Ordering;
@@ -433,6 +433,8 @@ impl TcpEndpoint {
     fn peer_named(&self, uri: &str, wanted: Option<u16>) -> Result<Addr, Error> {
         let uri = na_core::address::composed::part_for(uri, "tcp");
         let parsed = Uri::parse(uri)?;
+        let for_mercury = parsed.class == Some(MERCURY_CLASS);
+        let parsed = Uri { class: parsed.class.filter(|_| !for_mercury), ..parsed };
         if !na_core::Plugin::serves(&crate::Tcp, &parsed) {
             let reason = "it is not an address of the tcp transport, `na+tcp://host:port`".into();
             return Err(Error::BadUri { uri: uri.to_owned(), reason });
@@ -441,7 +443,11 @@ impl TcpEndpoint {
         let is_own =
             |key: &PeerKey| matches!(key, PeerKey::Address(at) if self.core.listens_at(*at));
         let wanted = wanted.filter(|_| !is_own(&key));
-        Ok(self.core.addr_of(&self.core.peer_at(key, addresses, wanted)))
+        let peer = self.core.peer_at(key, addresses, wanted);
+        if for_mercury {
+            peer.set_for_mercury(true);
+        }
+        Ok(self.core.addr_of(&peer))
     }
 
     /// Returns the statistics of all peers other than the endpoint itself.
@@ -472,7 +478,11 @@ impl Endpoint for TcpEndpoint {
         "tcp"
     }
 
-    fn carries_extensions(&self, _to: &Addr) -> bool {
+    fn carries_extensions(&self, to: &Addr) -> bool {
+        !self.core.peer_of(to).is_ok_and(|peer| peer.is_for_mercury())
+    }
+
+    fn may_meet_mercury(&self) -> bool {
         true
     }
 

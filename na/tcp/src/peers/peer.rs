@@ -120,6 +120,8 @@ pub(crate) struct Peer {
     /// As in the state's account.
     unread: AtomicUsize,
     budget: Arc<Budget>,
+    /// `true` if its RPC layer is C Mercury's, as its address or its last hello says.
+    for_mercury: AtomicBool,
     /// The host that its last connection came from, or went to.
     host: Mutex<Principal>,
     /// How often the lock was taken.
@@ -153,6 +155,7 @@ impl Peer {
             cancelable: AtomicBool::new(false),
             unread: AtomicUsize::new(0),
             budget,
+            for_mercury: AtomicBool::new(false),
             host: Mutex::new(Principal::Unknown),
             #[cfg(test)]
             locks: AtomicU64::new(0),
@@ -160,6 +163,16 @@ impl Peer {
             received: AtomicU64::new(0),
             received_messages: AtomicU64::new(0),
         })
+    }
+
+    /// Returns whether its RPC layer is C Mercury's. Relaxed: what was written for another one is
+    /// not sent (`greeting.rs`).
+    pub(crate) fn is_for_mercury(&self) -> bool {
+        self.for_mercury.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_for_mercury(&self, is: bool) {
+        self.for_mercury.store(is, Ordering::Relaxed);
     }
 
     pub(crate) fn lock(&self) -> BiasedGuard<'_, PeerState> {

@@ -392,9 +392,13 @@ impl Poller {
         }
         conn.incoming.skip(len);
         let peer = match &dialed {
-            Some(peer) => peer.clone(),
+            Some(peer) => {
+                check_rpc_layer(core, peer, &hello)?;
+                peer.clone()
+            }
             None => self.identify(core, conn, &hello),
         };
+        peer.set_for_mercury(hello.is_for_mercury());
         self.attach(core, conn, &peer, &hello, dialed.is_none())
             .map_err(|error| Lost::Ended(format!("greeting it failed: {error}")))?;
         // Accepting may have waited for this.
@@ -555,6 +559,16 @@ impl Poller {
         };
         self.lose(core, key, Lost::Ended(format!("no {waiting} within {limit:?}")));
     }
+}
+
+/// Refuses a peer of C Mercury that was taken for one of ours: what waits for it may be such that
+/// only ours understand. From now on it is known, so what is written later is right.
+fn check_rpc_layer(core: &Core, peer: &Peer, hello: &Hello) -> Result<(), Lost> {
+    if !hello.is_for_mercury() || peer.is_for_mercury() || core.for_mercury {
+        return Ok(());
+    }
+    peer.set_for_mercury(true);
+    Err(Lost::Refused(na_core::for_mercury_unknown(&peer.uri)))
 }
 
 /// Finds a place for a connection whose dialer has said `hello`; where there is none, tells it so.

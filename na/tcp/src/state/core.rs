@@ -10,7 +10,7 @@ use crate::peers::{Group, Mail, Peer, PeerName, PeerPart, PeerRegistry, PeerStat
 use crate::stream::gather::Gather;
 use crate::stream::outgoing::Flushed;
 use crate::wire::address;
-use crate::wire::frame::{Hello, Named, Shards};
+use crate::wire::frame::{FOR_MERCURY, Hello, Named, Shards};
 use na_core::base::ran;
 use na_core::group::directory::Identity;
 use na_core::hosts::host_port::PeerKey;
@@ -41,6 +41,8 @@ pub(crate) struct Core {
     pub(crate) message_bytes_max: usize,
     pub(crate) connect_timeout: Duration,
     pub(crate) liveness_limit: Duration,
+    /// The RPC layer above is C Mercury's.
+    pub(crate) for_mercury: bool,
     pub(crate) options: TcpOptions,
     /// The budget for answers that peers leave unread.
     pub(crate) budget: Arc<Budget>,
@@ -83,6 +85,7 @@ impl Core {
             message_bytes_max: options.message_bytes_max,
             connect_timeout: options.connect_timeout.min(CONNECT_TIMEOUT_MAX),
             liveness_limit: ran::limit(options.liveness_limit),
+            for_mercury: options.for_mercury,
             options: options.tcp.clone(),
             budget: Budget::new(options.unread_answers_bounds()?),
             class: options.traffic_class,
@@ -128,7 +131,10 @@ impl Core {
     /// Our hello on a connection with `peer`; `None`: with nobody that we know.
     pub(crate) fn hello(&self, session: u64, peer: Option<&Peer>) -> Hello {
         let max = self.message_bytes_max as u32;
-        let hello = Hello::ours(max, session, self.listening_uri.clone());
+        let mut hello = Hello::ours(max, session, self.listening_uri.clone());
+        if self.for_mercury {
+            hello.capabilities |= FOR_MERCURY;
+        }
         let shard = self.shard as u64;
         let named = peer
             .map(|peer| Named { endpoint: self.group.number, peer: shard << PEER_BITS | peer.id });

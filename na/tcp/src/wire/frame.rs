@@ -30,6 +30,9 @@ pub(crate) const CAN_BEAT: u16 = 1;
 /// The extension says which endpoint of a group the sender is, or would like to reach.
 pub(crate) const HAS_SHARDS: u16 = 2;
 
+/// The RPC layer of the sender is C Mercury's.
+pub(crate) const FOR_MERCURY: u16 = 4;
+
 /// Everything that we can.
 const CAPABILITIES: u16 = CAN_BEAT;
 
@@ -330,6 +333,11 @@ impl Hello {
             named,
             shards,
         }
+    }
+
+    /// Returns whether the RPC layer of the sender is C Mercury's.
+    pub(crate) fn is_for_mercury(&self) -> bool {
+        self.capabilities & FOR_MERCURY != 0
     }
 
     /// Returns the hello with shards named in it.
