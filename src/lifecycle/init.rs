@@ -424,8 +424,7 @@ fn start_cores(
     let group = na::open_group(address, &options, count);
     let endpoints = group.map_err(|source| not_opened(resolved, source))?;
     // Who has said which build the peers are need not ask them.
-    let may_meet_mercury = endpoints.iter().any(|endpoint| endpoint.may_meet_mercury());
-    hg_options.ask_build = resolved.mercury_build.is_none() && may_meet_mercury;
+    hg_options.ask_build = resolved.mercury_build.is_none();
     Core::group(endpoints, hg_options)
         .map_err(|source| InitError::Rpc { address: address.clone(), source })
 }

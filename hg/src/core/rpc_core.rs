@@ -117,8 +117,8 @@ pub struct Core<T> {
     pub(crate) options: HgOptions,
     /// How requests are read, and in which format messages are written; `options` say so.
     pub(crate) accept: Accept,
-    /// Peers are asked for their build.
-    pub(crate) asks: bool,
+    /// Peers that may be C programs are asked for their build.
+    pub(crate) may_ask: bool,
     pub(crate) buffers: Arc<Buffers>,
     /// Where requests are received; `None`: into buffers of their own. Those of this shard.
     pub(crate) large: Option<LargeBuffers>,
@@ -263,7 +263,7 @@ impl<T> Core<T> {
             large,
             buffers: Buffers::new(endpoint.clone()),
             endpoint,
-            asks: options.ask_build && options.format() == Format::default(),
+            may_ask: options.ask_build && options.format() == Format::default(),
             accept: options.accept(),
             options,
             class,

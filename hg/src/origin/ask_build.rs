@@ -55,9 +55,15 @@ fn widen(message: &mut MsgBuf) -> Result<(), WireError> {
 }
 
 impl<T> Core<T> {
+    /// Returns whether peers may be C programs, which are asked for their build.
+    #[inline]
+    pub(crate) fn asks(&self) -> bool {
+        self.may_ask && self.endpoint.may_meet_mercury()
+    }
+
     /// In which format a call to `to` is written; `None`: that is to be asked.
     pub(crate) fn format_for(&self, to: &Addr) -> Option<Format> {
-        if !self.asks || self.endpoint.carries_extensions(to) {
+        if self.endpoint.carries_extensions(to) {
             return Some(self.accept.format);
         }
         self.class.builds.of(to).map(Format::from)

@@ -106,14 +106,14 @@ impl<T> Core<T> {
         let local = self.options.loopback && *to == self.self_addr;
         let (op, tag, no_response) = self.admit_call(id, options, local, token)?;
         let mut admitted = Admitted { core: self, op, armed: true };
-        let known =
-            if self.asks && !local { self.format_for(to) } else { Some(self.accept.format) };
+        let asks = self.asks();
+        let known = if asks && !local { self.format_for(to) } else { Some(self.accept.format) };
         let format = known.unwrap_or_default();
         let header =
             RequestHeader { no_response, cookie: self.id, ..RequestHeader::in_format(id, format) };
         let mut max = self.limits.unexpected_bytes_max;
         let mut room = max;
-        if self.asks {
+        if asks {
             self.note_build(op, format.build());
             // Headers may be longer than `options` say, or may have to grow.
             room -= LONGER_BY;
@@ -379,7 +379,7 @@ impl<T> Core<T> {
         arrival: Arrival,
         end: impl FnOnce(T, Result<Response, HgError>),
     ) -> Option<Event<T>> {
-        let format = match self.asks.then(|| self.format_of_response(op)) {
+        let format = match self.asks().then(|| self.format_of_response(op)) {
             None => self.accept.format,
             Some(Some(format)) => format,
             Some(None) => return self.on_told(op, buf, &arrival),
@@ -422,7 +422,7 @@ impl<T> Core<T> {
 
     /// The receive of a response failed.
     pub(crate) fn on_response_failed(&self, op: OpRef, error: na::Error) -> Option<Event<T>> {
-        if self.asks && !matches!(error, na::Error::Canceled) {
+        if self.asks() && !matches!(error, na::Error::Canceled) {
             self.class.builds.forget();
         }
         self.on_result(op, Err(error.into()), false)

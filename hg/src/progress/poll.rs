@@ -283,11 +283,11 @@ impl<T> Core<T> {
             Op::Call(forward) => {
                 let has_failed = result.is_err();
                 let in_vain = forward.sent(result);
-                if self.asks && forward.may_go_on() {
+                if self.may_ask && forward.may_go_on() {
                     drop(state);
                     return self.go_on(op);
                 }
-                if self.asks && has_failed {
+                if has_failed && self.asks() {
                     self.class.builds.forget();
                 }
                 in_vain

@@ -491,6 +491,10 @@ impl Endpoint for NodeEndpoint {
         !self.with(|node| node.unasked)
     }
 
+    fn may_meet_mercury(&self) -> bool {
+        true
+    }
+
     fn carries_extensions(&self, to: &Addr) -> bool {
         let peer = self.peer(to);
         peer.is_ok_and(|peer| !self.net.nodes()[peer].foreign)

@@ -94,6 +94,9 @@ pub(crate) struct SmEndpoint {
     pub(crate) closed: AtomicBool,
     /// The process that opened it.
     pub(crate) process: Process,
+    /// A peer was named, or has connected, whose RPC layer is C Mercury's. Relaxed: it comes before
+    /// the address, or the end of a call, by which a caller learns of that.
+    pub(crate) has_met_mercury: AtomicBool,
     /// Connections, by how bulk data moves.
     pub(crate) attached: AtomicUsize,
     pub(crate) unattached: AtomicUsize,
@@ -104,6 +107,14 @@ impl SmEndpoint {
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed) || self.process.is_other()
+    }
+
+    /// Notes whether the RPC layer of a peer is C Mercury's.
+    pub(crate) fn note_rpc_layer(&self, peer: &Peer, for_mercury: bool) {
+        if for_mercury {
+            self.has_met_mercury.store(true, Ordering::Relaxed);
+        }
+        peer.set_for_mercury(for_mercury);
     }
 
     /// The peer that listens as `name`, through its endpoint `wanted` if possible.

@@ -97,8 +97,9 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Returns whether C programs have this transport, by libfabric or by our plugin of Mercury, so
-    /// that peers may be C Mercury's. Default: no.
+    /// Returns whether peers may be C Mercury's: programs of it have this transport, or one that
+    /// has our plugin was named or has connected. Asked for each call; once so it stays so.
+    /// Default: no.
     fn may_meet_mercury(&self) -> bool {
         false
     }

@@ -60,7 +60,7 @@ impl SmEndpoint {
         }
         let peer = self.peer_named(&name, wanted);
         if for_mercury {
-            peer.set_for_mercury(true);
+            self.note_rpc_layer(&peer, true);
         }
         Ok(peer.addr(self.id))
     }
@@ -365,7 +365,7 @@ impl Endpoint for SmEndpoint {
     }
 
     fn may_meet_mercury(&self) -> bool {
-        true
+        self.has_met_mercury.load(Ordering::Relaxed)
     }
 
     fn principal(&self, peer: &Addr) -> Principal {

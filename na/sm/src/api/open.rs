@@ -242,6 +242,7 @@ fn open_shard(
         shard,
         closed: AtomicBool::new(false),
         process: Process::current(),
+        has_met_mercury: AtomicBool::new(false),
         attached: AtomicUsize::new(0),
         unattached: AtomicUsize::new(0),
     }))

@@ -291,7 +291,7 @@ impl SmEndpoint {
     fn is_mistaken(&self, link: &RxLink, packet: &Packet) -> bool {
         let mistaken = packet.for_mercury && !link.for_mercury && !self.options.for_mercury;
         if mistaken {
-            link.peer.set_for_mercury(true);
+            self.note_rpc_layer(&link.peer, true);
         }
         mistaken
     }
@@ -300,7 +300,7 @@ impl SmEndpoint {
         let ours = self.options.message_bytes_max;
         let records = payload_max(link.rx.capacity());
         link.limit = ours.min(packet.message_bytes_max as usize).min(records);
-        link.peer.set_for_mercury(packet.for_mercury);
+        self.note_rpc_layer(&link.peer, packet.for_mercury);
         if packet.never_sleeps {
             link.conn.set_peer_never_sleeps();
         }

@@ -445,7 +445,7 @@ impl TcpEndpoint {
         let wanted = wanted.filter(|_| !is_own(&key));
         let peer = self.core.peer_at(key, addresses, wanted);
         if for_mercury {
-            peer.set_for_mercury(true);
+            self.core.note_rpc_layer(&peer, true);
         }
         Ok(self.core.addr_of(&peer))
     }
@@ -483,7 +483,7 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn may_meet_mercury(&self) -> bool {
-        true
+        self.core.has_met_mercury.load(Ordering::Relaxed)
     }
 
     fn is_gone(&self, peer: &Addr) -> bool {

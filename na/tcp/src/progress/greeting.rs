@@ -398,7 +398,7 @@ impl Poller {
             }
             None => self.identify(core, conn, &hello),
         };
-        peer.set_for_mercury(hello.is_for_mercury());
+        core.note_rpc_layer(&peer, hello.is_for_mercury());
         self.attach(core, conn, &peer, &hello, dialed.is_none())
             .map_err(|error| Lost::Ended(format!("greeting it failed: {error}")))?;
         // Accepting may have waited for this.
@@ -567,7 +567,7 @@ fn check_rpc_layer(core: &Core, peer: &Peer, hello: &Hello) -> Result<(), Lost> 
     if !hello.is_for_mercury() || peer.is_for_mercury() || core.for_mercury {
         return Ok(());
     }
-    peer.set_for_mercury(true);
+    core.note_rpc_layer(peer, true);
     Err(Lost::Refused(na_core::for_mercury_unknown(&peer.uri)))
 }
 

@@ -58,6 +58,9 @@ pub(crate) struct Core {
     pub(crate) known: Mutex<PeerRegistry>,
     next_peer: AtomicU64,
     next_session: AtomicU64,
+    /// A peer was named, or has connected, whose RPC layer is C Mercury's. Relaxed: it comes before
+    /// the address, or the end of a call, by which a caller learns of that.
+    pub(crate) has_met_mercury: AtomicBool,
     /// Set before the matcher is emptied for the last time; read under its lock.
     pub(crate) closed: AtomicBool,
     /// The one that opened it.
@@ -101,6 +104,7 @@ impl Core {
             known: Mutex::default(),
             next_peer: AtomicU64::new(1),
             next_session: AtomicU64::new(u64::from_ne_bytes(seed)),
+            has_met_mercury: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             process: Process::current(),
             gather: Gather::new(),
@@ -108,6 +112,14 @@ impl Core {
             group,
             shard,
         })
+    }
+
+    /// Notes whether the RPC layer of a peer is C Mercury's.
+    pub(crate) fn note_rpc_layer(&self, peer: &Peer, for_mercury: bool) {
+        if for_mercury {
+            self.has_met_mercury.store(true, Ordering::Relaxed);
+        }
+        peer.set_for_mercury(for_mercury);
     }
 
     /// Tells of a change in the session with a peer, if that is to be told.
