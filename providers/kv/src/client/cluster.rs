@@ -347,6 +347,10 @@ impl Known {
     pub(super) fn was_steady(&self, cluster: &Cluster, clock: Clock) -> Result<bool, ClientError> {
         let Some(to) = &cluster.to else { return Ok(true) };
         let limit = clock.left();
+        if limit.is_zero() {
+            // Nobody can say.
+            return Ok(false);
+        }
         let started = cluster.databases().map(|shards| shards[0].start(MEMBERS, &(), limit));
         let (told, errors): (Vec<_>, Vec<_>) = answers(started.collect()).partition(Result::is_ok);
         let told: Vec<Told> = told.into_iter().flatten().collect();
@@ -393,8 +397,9 @@ impl Known {
 
     /// Learns from the servers which others there are. Returns whether to try again.
     pub(super) fn learn_from_all(&self, tries: &mut Tries) -> bool {
-        let limit = tries.clock.left();
-        tries.again() && self.learn_from_any(limit).is_ok() && !tries.clock.left().is_zero()
+        tries.again()
+            && self.learn_from_any(tries.clock.left()).is_ok()
+            && !tries.clock.left().is_zero()
     }
 
     /// Asks the owners of keys, all at the same time, and those that have moved again. Returns the
