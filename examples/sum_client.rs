@@ -41,6 +41,8 @@ fn call(address: &str, document: &str) -> Result<(), Box<dyn std::error::Error>>
     if config.margo.address == Config::default().margo.address {
         // A client needs a transport of the same kind, but no address that others could find.
         let own = address.split("://").next().unwrap_or_default();
+        // A program of C Mercury with our plugin has the class `margo` in its address.
+        let own = own.replace("margo+", "na+");
         config.margo.address = format!("{own}://");
     }
     let margo = InstanceBuilder::from_config(config).listen(false).start()?;
