@@ -11,7 +11,7 @@ use std::fmt;
 /// The version of the NA layer whose interface this is. Mercury 2.4.1 has 6.0.
 pub const NA_VERSION: c_uint = 6;
 
-/// A return code, see [`Status`](super::status::Status). Counterpart: `na_return_t`.
+/// A return code. Counterpart: `na_return_t`, whose values are in `c/status.rs`.
 pub type Return = c_int;
 
 /// Tags of messages. Counterpart: `na_tag_t`.
