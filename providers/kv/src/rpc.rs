@@ -481,8 +481,9 @@ pub struct ListArgs {
     pub token: Option<PageToken>,
     /// The shard whose keys are listed. None: the only one.
     pub shard: Option<u8>,
-    /// The epoch of the members that the caller knows of ([`Membership::epoch`]), who asks them for
-    /// their keys as well; 0: it knows of none. [`KvError::Moved`] if there are later ones.
+    /// The epoch of the members that the caller knows of
+    /// ([`Membership::epoch`](crate::Membership::epoch)), who asks them for their keys as well; 0:
+    /// it knows of none. [`KvError::Moved`] if there are later ones.
     pub epoch: u64,
 }
 
