@@ -26,8 +26,8 @@
 //!
 //! Memory and buffers are the program's, and stay where they are. Messages are copied, out of the
 //! program's buffer in the call that sends, and into it when one has come; memory for transfers is
-//! registered where it lies. What the program does with memory that it has lent is its own matter.
-//! What peers do is not: bounds, permissions and keys are checked as everywhere, and when
+//! registered where it lies. The program answers for its own use of memory that it has lent. Peers
+//! are held to bounds, permissions and keys as everywhere, and when
 //! deregistering has returned without an error, no peer can touch the memory any more.
 //!
 //! # What it relies on

@@ -2,8 +2,7 @@
 //!
 //! They are written by hand, from the facts that a plugin has to know: order, sizes and meaning of
 //! fields. The numbers at the end of this file are those of a C compiler on 64-bit Linux.
-//! What stands here is shared with C, so a field may only be changed together with
-//! [`NA_VERSION`].
+//! All types here are shared with C, so a field may only be changed together with [`NA_VERSION`].
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::fmt;

@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 
-use super::{class, class_here, give, guarded, text, with_code};
+use super::{class, class_here, give, give_bytes, guarded, text, values, with_code};
 use crate::c::abi::{NaAddr, NaClass, Return};
 use crate::c::status::Status;
 use crate::class::address::{self, serialised, to_text, to_uri};
@@ -149,12 +149,8 @@ pub(crate) unsafe extern "C" fn addr_serialize(
         // SAFETY: Mercury passes an address of ours.
         let addr = unsafe { address::lent(addr) };
         let bytes = class.endpoint.addr_to_bytes(addr).map_err(|error| Status::from(&error))?;
-        if bytes.len() > size {
-            return Err(Status::Overflow);
-        }
         // SAFETY: so many bytes are there, of the caller alone.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast(), bytes.len()) };
-        Ok(())
+        unsafe { give_bytes(buf, size, &bytes) }
     })
 }
 
@@ -170,7 +166,7 @@ pub(crate) unsafe extern "C" fn addr_deserialize(
         // SAFETY: Mercury passes a class of ours.
         let class = unsafe { class_here(na_class) }?;
         // SAFETY: so many bytes are there, which nobody changes meanwhile.
-        let bytes = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), size) };
+        let bytes = unsafe { values(buf.cast::<u8>(), size) };
         let addr = class.endpoint.addr_from_bytes(serialised(bytes)).map_err(|error| {
             tracing::warn!(%error, "an address that a peer has sent cannot be used");
             Status::from(&error)

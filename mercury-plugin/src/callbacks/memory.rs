@@ -1,12 +1,11 @@
 //! Memory and transfers.
 
 use std::ffi::{c_uint, c_ulong, c_void};
-use std::{iter, ptr};
+use std::iter;
 
 use na::{RawSegment, RemoteMem, Transfer};
 
-use super::message::home;
-use super::{class_here, give, guarded, with_code};
+use super::{class_here, context, give, give_bytes, guarded, values, with_code};
 use crate::c::abi::{
     Callback, MEM_TYPE_HOST, NaAddr, NaClass, NaContext, NaMem, NaOp, NaSegment, OpKind, Return,
 };
@@ -47,7 +46,7 @@ pub(crate) unsafe extern "C" fn mem_handle_create_segments(
 ) -> Return {
     with_code(|| {
         // SAFETY: so many are there, which nobody changes meanwhile.
-        let segments = unsafe { std::slice::from_raw_parts(segments, count) };
+        let segments = unsafe { values(segments, count) };
         let segment =
             |segment: &NaSegment| RawSegment { ptr: segment.base.cast(), len: segment.len };
         let own = OwnMem::new(segments.iter().map(segment), flags)?;
@@ -62,12 +61,11 @@ pub(crate) unsafe extern "C" fn mem_handle_free(na_class: *mut NaClass, handle: 
     guarded((), || {
         // SAFETY: Mercury passes a handle of ours, and does not use it any more.
         let handle = unsafe { memory::reclaim(handle) };
-        if let Kind::Own(own) = &handle.0
-            && let Some(registered) = own.take()
-        {
+        if let Kind::Own(own) = &handle.0 {
             // SAFETY: Mercury passes a class of ours.
             let class = unsafe { super::class(na_class) };
-            let _ = class.take_back(registered);
+            // It has said so in the log.
+            let _ = class.take_back(own);
         }
     });
 }
@@ -106,7 +104,7 @@ pub(crate) unsafe extern "C" fn mem_deregister(
         let class = unsafe { super::class(na_class) };
         // SAFETY: Mercury passes a handle of ours.
         match &unsafe { memory::lent(handle) }.0 {
-            Kind::Own(own) => own.take().map_or(Ok(()), |registered| class.take_back(registered)),
+            Kind::Own(own) => class.take_back(own),
             Kind::Peers(_) => Ok(()),
         }
     })
@@ -149,12 +147,8 @@ pub(crate) unsafe extern "C" fn mem_handle_serialize(
     with_code(|| {
         // SAFETY: Mercury passes a class and a handle of ours.
         let bytes = unsafe { described(na_class, handle) }?;
-        if bytes.len() > size {
-            return Err(Status::Overflow);
-        }
         // SAFETY: so many bytes are there, of the caller alone.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast(), bytes.len()) };
-        Ok(())
+        unsafe { give_bytes(buf, size, &bytes) }
     })
 }
 
@@ -170,7 +164,7 @@ pub(crate) unsafe extern "C" fn mem_handle_deserialize(
         // SAFETY: Mercury passes a class of ours.
         let class = unsafe { class_here(na_class) }?;
         // SAFETY: so many bytes are there, which nobody changes meanwhile.
-        let bytes = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), size) };
+        let bytes = unsafe { values(buf.cast::<u8>(), size) };
         let bytes = bytes.get(..RemoteMem::BYTES).unwrap_or(bytes);
         let remote = class.endpoint.mem_from_bytes(bytes).map_err(|error| {
             tracing::warn!(%error, "a description of memory that a peer has sent cannot be used");
@@ -247,7 +241,7 @@ macro_rules! transfers {
         ) -> Return {
             with_code(|| {
                 // SAFETY: Mercury passes a context of ours.
-                let home = unsafe { home(na_context) };
+                let home = unsafe { context(na_context) };
                 let kind = OpKind::$kind;
                 let begin = Begin { op, kind, callback, arg, context: na_context, home };
                 let (local, remote) = ((local, local_offset), (remote, remote_offset));

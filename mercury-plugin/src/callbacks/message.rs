@@ -1,15 +1,13 @@
 //! Messages.
 
 use std::ffi::c_void;
-use std::sync::Arc;
 
 use na::{Endpoint, MsgBuf, OpId, Refused};
 
-use super::{class, class_here, context, guarded, with_code};
+use super::{class, class_here, context, guarded, values, with_code};
 use crate::c::abi::{Callback, NaAddr, NaClass, NaContext, NaOp, NaTag, OpKind, Return};
 use crate::c::status::Status;
 use crate::class::address::{self, TAG_MAX, wire_tag};
-use crate::class::context::Context;
 use crate::class::op::{self, Begin};
 
 /// Longest unexpected message.
@@ -44,16 +42,6 @@ struct Message<'a> {
     to: *mut NaAddr,
     tag: NaTag,
     begin: Begin<'a>,
-}
-
-/// Where the end of an operation goes.
-///
-/// # Safety
-///
-/// The context is one of ours.
-pub(super) unsafe fn home<'a>(na_context: *mut NaContext) -> &'a Arc<Context> {
-    // SAFETY: contract of this function.
-    unsafe { context(na_context) }
 }
 
 /// Sends a message: at once if the endpoint can, as an operation of the endpoint otherwise.
@@ -118,11 +106,11 @@ macro_rules! sends {
         ) -> Return {
             with_code(|| {
                 // SAFETY: Mercury passes a context of ours.
-                let home = unsafe { home(na_context) };
+                let home = unsafe { context(na_context) };
                 let kind = OpKind::$kind;
                 let begin = Begin { op, kind, callback, arg, context: na_context, home };
                 // SAFETY: so many bytes are there, which nobody changes before the operation ends.
-                let bytes = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), size) };
+                let bytes = unsafe { values(buf.cast::<u8>(), size) };
                 // SAFETY: Mercury passes a class, an address and an operation of ours.
                 unsafe { send(na_class, Message { bytes, to, tag, begin }) }
             })
@@ -180,7 +168,7 @@ pub(crate) unsafe extern "C" fn recv_unexpected(
 ) -> Return {
     with_code(|| {
         // SAFETY: Mercury passes a context of ours.
-        let home = unsafe { home(na_context) };
+        let home = unsafe { context(na_context) };
         let kind = OpKind::RecvUnexpected;
         let begin = Begin { op, kind, callback, arg, context: na_context, home };
         // SAFETY: Mercury passes a class, an operation and a buffer.
@@ -211,7 +199,7 @@ pub(crate) unsafe extern "C" fn multi_recv_unexpected(
             return Err(Status::Overflow);
         }
         // SAFETY: Mercury passes a context of ours.
-        let home = unsafe { home(na_context) };
+        let home = unsafe { context(na_context) };
         let kind = OpKind::MultiRecv;
         let begin = Begin { op, kind, callback, arg, context: na_context, home };
         // SAFETY: Mercury passes an operation of ours.
@@ -244,7 +232,7 @@ pub(crate) unsafe extern "C" fn recv_expected(
 ) -> Return {
     with_code(|| {
         // SAFETY: Mercury passes a context of ours.
-        let home = unsafe { home(na_context) };
+        let home = unsafe { context(na_context) };
         let kind = OpKind::RecvExpected;
         let begin = Begin { op, kind, callback, arg, context: na_context, home };
         // SAFETY: Mercury passes an address of ours.

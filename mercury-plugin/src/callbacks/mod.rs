@@ -7,7 +7,7 @@
 //! - Reading order: this file · `start.rs` (classes and contexts) · `address.rs` · `message.rs` ·
 //!   `memory.rs` · `progress.rs`.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -88,6 +88,34 @@ unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, Status> {
     // SAFETY: contract of this function.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map(Some).map_err(|_| Status::InvalidArg)
+}
+
+/// Values of the program's.
+///
+/// # Safety
+///
+/// So many are at `first`, which nobody changes while the result is used; it may be null if there
+/// are none.
+unsafe fn values<'a, T>(first: *const T, count: usize) -> &'a [T] {
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: contract of this function.
+    unsafe { std::slice::from_raw_parts(first, count) }
+}
+
+/// Writes bytes to a buffer of the caller's.
+///
+/// # Safety
+///
+/// `to` is valid for writes of `size` bytes, and the caller's alone.
+unsafe fn give_bytes(to: *mut c_void, size: usize, bytes: &[u8]) -> Result<(), Status> {
+    if bytes.len() > size {
+        return Err(Status::Overflow);
+    }
+    // SAFETY: contract of this function.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len()) };
+    Ok(())
 }
 
 /// Writes a result to where the caller wants it.

@@ -1,6 +1,7 @@
 //! Memory of programs, and of their peers.
 
 use std::ffi::c_ulong;
+use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, PoisonError};
 
 use na::{Access, Endpoint, LocalMem, Memory, RawSegment, RemoteMem};
@@ -48,7 +49,19 @@ pub(crate) enum Kind {
 pub(crate) struct OwnMem {
     segments: Box<[RawSegment]>,
     access: Access,
-    registered: Mutex<Option<LocalMem>>,
+    lending: Mutex<Lending>,
+}
+
+/// The peers' part in memory of the program.
+#[derive(Default)]
+pub(crate) enum Lending {
+    /// None.
+    #[default]
+    No,
+    /// It is registered.
+    Yes(LocalMem),
+    /// It was revoked, and a peer still used it: to hear of the end of that.
+    Ending(Receiver<()>),
 }
 
 // SAFETY: the segments are pointers that nobody follows here; the program says what other threads
@@ -71,26 +84,28 @@ impl OwnMem {
     ) -> Result<Self, Status> {
         let access = u8::try_from(flags).ok().and_then(Access::from_bits);
         let access = access.ok_or(Status::InvalidArg)?;
-        Ok(Self { segments: segments.collect(), access, registered: Mutex::default() })
+        Ok(Self { segments: segments.collect(), access, lending: Mutex::default() })
     }
 
     /// Lets peers use it.
     ///
     /// # Safety
     ///
-    /// Until it was [taken out](Self::take) and taken back, the memory is there, and nobody in this
+    /// Until [`Class::take_back`](super::Class::take_back) has returned without an error, the memory is there, and nobody in this
     /// process holds a Rust reference to it.
     pub(crate) unsafe fn register(&self, endpoint: &dyn Endpoint) -> Result<(), Status> {
-        let mut registered = self.registered();
-        if registered.is_some() {
-            return Ok(());
+        let mut lending = self.lending();
+        match *lending {
+            Lending::No => {}
+            Lending::Yes(_) => return Ok(()),
+            Lending::Ending(_) => return Err(Status::Busy),
         }
         // SAFETY: contract of this function. Bytes of a C program are initialised as far as it
         // cares, and are only ever copied.
         let memory = unsafe { Memory::from_raw(self.segments.to_vec(), ()) };
         match endpoint.register(memory, self.access) {
             Ok(memory) => {
-                *registered = Some(memory);
+                *lending = Lending::Yes(memory);
                 Ok(())
             }
             Err(error) => {
@@ -102,16 +117,19 @@ impl OwnMem {
 
     /// The registered memory.
     pub(crate) fn get(&self) -> Option<LocalMem> {
-        self.registered().clone()
+        match &*self.lending() {
+            Lending::Yes(memory) => Some(memory.clone()),
+            Lending::No | Lending::Ending(_) => None,
+        }
     }
 
-    /// The registered memory, for whoever takes it back.
-    pub(crate) fn take(&self) -> Option<LocalMem> {
-        self.registered().take()
+    /// Takes the peers' part out, for whoever ends it, or puts what is left of it back.
+    pub(crate) fn replace(&self, lending: Lending) -> Lending {
+        std::mem::replace(&mut *self.lending(), lending)
     }
 
-    fn registered(&self) -> std::sync::MutexGuard<'_, Option<LocalMem>> {
-        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lending(&self) -> std::sync::MutexGuard<'_, Lending> {
+        self.lending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

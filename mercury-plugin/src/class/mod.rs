@@ -5,13 +5,14 @@
 //!   (operations and their ends) · `address.rs` · `memory.rs`.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use na::{Endpoint, Error, LargeBuffers, LocalMem, OpenOptions};
+use na::{Endpoint, Error, LargeBuffers, OpenOptions};
 use prim::fork::Process;
 use prim::sync::atomic::{AtomicUsize, Ordering};
 
 use self::context::Context;
+use self::memory::{Lending, OwnMem};
 use crate::c::mercury::Mercury;
 use crate::c::status::Status;
 
@@ -122,35 +123,45 @@ impl Class {
     }
 
     /// Takes memory back from peers. When it returns, nobody uses the memory any more, or the error
-    /// says that a peer may.
-    pub(crate) fn take_back(&self, memory: LocalMem) -> Result<(), Status> {
-        let Err(memory) = memory.reclaim() else { return Ok(()) };
+    /// says that a peer may; then it can be called again.
+    pub(crate) fn take_back(&self, own: &OwnMem) -> Result<(), Status> {
         if self.process.is_other() {
             return Ok(());
         }
-        let bytes = memory.len();
-        let (tell, told) = std::sync::mpsc::channel();
-        // The other side is gone when nobody waits any more.
-        memory.revoke(move |_| tell.send(()).unwrap_or_default());
-        let began = std::time::Instant::now();
+        let told = match own.replace(Lending::No) {
+            Lending::No => return Ok(()),
+            Lending::Ending(told) => told,
+            Lending::Yes(memory) => {
+                let Err(memory) = memory.reclaim() else { return Ok(()) };
+                let (tell, told) = std::sync::mpsc::channel();
+                // The other side is gone when nobody waits any more.
+                memory.revoke(move |_| tell.send(()).unwrap_or_default());
+                told
+            }
+        };
+        let began = Instant::now();
         loop {
             // Another thread's look may give it back just as well.
             if told.recv_timeout(Duration::from_micros(200)).is_ok() {
                 return Ok(());
             }
             let polled = self.poll(None);
-            if began.elapsed() > RELEASE_WAIT {
-                tracing::error!(
-                    bytes,
-                    "memory that was deregistered is still in use by a peer, which has stopped in \
-                     the midst of a transfer: it must not be freed"
-                );
-                return Err(Status::Busy);
-            }
-            if let Err(error) = polled {
-                tracing::error!(%error, "memory cannot be taken back");
-                return Err(Status::from(&error));
-            }
+            let status = match polled {
+                Ok(_) if began.elapsed() <= RELEASE_WAIT => continue,
+                Ok(_) => {
+                    tracing::error!(
+                        "memory that was deregistered is still in use by a peer, which has stopped \
+                         in the midst of a transfer: it must not be freed"
+                    );
+                    Status::Busy
+                }
+                Err(error) => {
+                    tracing::error!(%error, "memory cannot be taken back");
+                    Status::from(&error)
+                }
+            };
+            own.replace(Lending::Ending(told));
+            return Err(status);
         }
     }
 
@@ -162,7 +173,15 @@ impl Class {
         self.contexts().drain(..).for_each(|context| context.retire());
         self.endpoint.close();
         // Each operation ends, unheard, and its memory is let go of.
+        let began = Instant::now();
         while self.poll(None).is_ok_and(|_| self.endpoint.keeps_memory()) {
+            if began.elapsed() > RELEASE_WAIT {
+                tracing::error!(
+                    "a peer that has stopped in the midst of a transfer may still use memory of \
+                     this program: what was registered must not be freed"
+                );
+                return;
+            }
             std::thread::yield_now();
         }
     }

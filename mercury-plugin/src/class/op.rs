@@ -142,15 +142,16 @@ pub(crate) unsafe fn drop_op(class: &Class, op: *mut NaOp) {
     let op: *mut Op = op.cast();
     // SAFETY: contract of this function: it lives until now.
     let state = unsafe { &(*op).state };
+    if state.load(Ordering::Relaxed) & BUSY != 0 {
+        tracing::warn!("an operation was destroyed before it had ended: it is canceled");
+        // Before it is dropped: then it may end and be freed, and its number be another one's.
+        class.endpoint.cancel(number(op));
+    }
     // pair: PLUGIN-OP
-    let before = state.fetch_or(DROPPED, Ordering::AcqRel);
-    if before & BUSY == 0 {
+    if state.fetch_or(DROPPED, Ordering::AcqRel) & BUSY == 0 {
         // SAFETY: it is of `new`, and nobody has it: the endpoint has given it back.
         drop(unsafe { Box::from_raw(op) });
-        return;
     }
-    tracing::warn!("an operation was destroyed before it had ended: it is canceled");
-    class.endpoint.cancel(number(op));
 }
 
 /// The number by which the endpoint knows it.

@@ -129,7 +129,7 @@ struct Server {
 struct Servers {
     /// By the ids of their databases.
     all: BTreeMap<u64, Server>,
-    /// Whom each target was found to be.
+    /// The id of the database behind each target.
     asked: Vec<(ProviderHandle, u64)>,
 }
 

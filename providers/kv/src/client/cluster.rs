@@ -5,7 +5,7 @@
 //! the client asks it for the members that it knows of, and makes the call again. While keys change
 //! hands, the client remembers which sources have done so.
 //!
-//! What is asked of all servers, such as a list, needs all keys, and each of them once. Servers
+//! Calls to all servers, such as a list, need all keys, and each of them once. Servers
 //! refuse whoever does not know of the members that there are, or follow. While they change, the
 //! client looks at the end whether all servers stand as they did before ([`Cluster::told`]).
 

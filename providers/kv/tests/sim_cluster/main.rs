@@ -30,7 +30,7 @@ use margo_provider_kv::{
 
 /// Servers at the beginning.
 const SERVERS: usize = 3;
-/// Those that join.
+/// Servers that join.
 const JOINING: usize = 2;
 const CLIENTS: usize = 4;
 /// Calls of each client, and while servers join and leave.
