@@ -17,7 +17,7 @@ use margo::encoding::Bytes;
 use margo::{Bulk, BulkError, Instance};
 
 use super::cluster::{Cluster, Tries, is_moved};
-use super::member::{Clock, answers, result_of_key};
+use super::member::{Clock, Member, answers, result_of_key};
 use super::{KvClient, bad_answer};
 use crate::model::{Batch, Change, Changed, Condition, KeyRange, Outcomes};
 use crate::rpc::{CHANGE, ChangeArgs, Part};
@@ -173,12 +173,7 @@ impl KvClient {
                 _ => batch.only_owner(|key| cluster.owner(key)),
             };
             let member = &cluster.members[owner.ok_or(ClientError::SeveralOwners)?];
-            let mut long = LongParts::of(self);
-            let mut args = self.args(&cluster, batch.clone(), &mut long);
-            let answered = long.expose(&self.known.instance, |bulk| {
-                args.bulk = bulk.cloned();
-                member.call(CHANGE.sending(), &args, tries.clock.left())
-            })?;
+            let answered = self.send_to(&cluster, member, batch.clone(), tries.clock);
             if !is_moved(&answered) || !self.known.try_again(member, &mut tries) {
                 return answered;
             }
@@ -192,22 +187,24 @@ impl KvClient {
         limit: Duration,
     ) -> Result<Outcomes, ClientError> {
         let mut tries = Tries::of(limit);
-        let mut outcomes = vec![None; changes.len()];
-        let mut places: Vec<_> = (0..changes.len()).collect();
+        let mut cluster = self.known.cluster();
+        let mut outcomes = self.send(&cluster, changes, tries.clock)?;
         loop {
-            let cluster = self.known.cluster();
-            let told = self.send(&cluster, changes, &places, tries.clock)?;
-            for (place, told) in places.iter().zip(told) {
-                outcomes[*place] = Some(told);
-            }
-            places.retain(|place| matches!(outcomes[*place], Some(Err(KvError::Moved { .. }))));
-            let moved = places.first().and_then(|place| changes[*place].key());
-            let Some(member) = moved.map(|key| cluster.member(key)) else { break };
+            let is_moved = |(_, it): &(_, &Result<_, _>)| matches!(it, Err(KvError::Moved { .. }));
+            let moved = outcomes.iter().enumerate().filter(is_moved).map(|(place, _)| place);
+            let moved: Vec<_> = moved.collect();
+            let key = moved.first().and_then(|place| changes[*place].key());
+            let Some(member) = key.map(|key| cluster.member(key)) else { return Ok(outcomes) };
             if !self.known.try_again(member, &mut tries) {
-                break;
+                return Ok(outcomes);
+            }
+            cluster = self.known.cluster();
+            let again: Vec<_> = moved.iter().map(|place| changes[*place].clone()).collect();
+            let told = self.send(&cluster, &again, tries.clock)?;
+            for (place, told) in moved.into_iter().zip(told) {
+                outcomes[place] = told;
             }
         }
-        Ok(outcomes.into_iter().flatten().collect())
     }
 
     /// Makes changes of which some are for ranges, which all members have. They can be made again
@@ -218,12 +215,11 @@ impl KvClient {
         limit: Duration,
     ) -> Result<Outcomes, ClientError> {
         let mut tries = Tries::of(limit);
-        let (places, is_alone): (Vec<_>, _) =
-            ((0..changes.len()).collect(), changes.iter().all(|change| change.key().is_none()));
+        let is_alone = changes.iter().all(|change| change.key().is_none());
         let mut erased = vec![0; changes.len()];
         loop {
             let cluster = self.known.cluster();
-            let mut told = self.send(&cluster, changes, &places, tries.clock)?;
+            let mut told = self.send(&cluster, changes, tries.clock)?;
             for (told, erased) in told.iter_mut().zip(&mut erased) {
                 if let Ok(Changed::Erased { count }) = told {
                     *erased += *count;
@@ -252,27 +248,60 @@ impl KvClient {
         }
     }
 
-    /// Sends the changes at these places to the members that have them, all at the same time.
+    /// Sends a batch to one member.
+    fn send_to(
+        &self,
+        cluster: &Cluster,
+        member: &Member,
+        batch: Batch<&[u8]>,
+        clock: Clock,
+    ) -> Result<Outcomes, ClientError> {
+        let mut long = LongParts::of(self);
+        let mut args = self.args(cluster, batch, &mut long);
+        long.expose(&self.known.instance, |bulk| {
+            args.bulk = bulk.cloned();
+            member.call(CHANGE.sending(), &args, clock.left())
+        })?
+    }
+
+    /// Sends changes to the members that have them, all at the same time. Returns the outcome of
+    /// each.
     fn send(
         &self,
         cluster: &Cluster,
         changes: &[Change<&[u8]>],
-        places: &[usize],
         clock: Clock,
     ) -> Result<Outcomes, ClientError> {
+        let only = match (&*cluster.members, changes) {
+            ([only], _) => Some(only),
+            (_, [change]) => change.key().map(|key| cluster.member(key)),
+            _ => None,
+        };
+        if let Some(member) = only {
+            let batch = Batch { changes: changes.to_vec(), ..Batch::default() };
+            return match self.send_to(cluster, member, batch, clock) {
+                Ok(told) if told.len() != changes.len() => {
+                    let (told, sent) = (told.len(), changes.len());
+                    Err(bad_answer(format!("{told} outcomes of {sent}")))
+                }
+                Err(ClientError::Kv(moved @ KvError::Moved { .. })) => {
+                    Ok(vec![Err(moved); changes.len()])
+                }
+                told => told,
+            };
+        }
         // A range is for all shards of a database, which then shares out the changes itself, so
         // that they keep their order. So the first shard of a database is all of them.
-        let has_range = places.iter().any(|place| changes[*place].key().is_none());
+        let has_range = changes.iter().any(|change| change.key().is_none());
         let mut firsts = Vec::with_capacity(cluster.members.len());
         for shards in cluster.databases() {
             let first = firsts.len();
             let place = |shard| if has_range { first } else { first + shard };
             firsts.extend((0..shards.len()).map(place));
         }
-        let mut outcomes = vec![None; places.len()];
+        let mut outcomes = vec![None; changes.len()];
         let mut shares = vec![(Vec::new(), Batch::default()); cluster.members.len()];
-        for (at, place) in places.iter().enumerate() {
-            let change = &changes[*place];
+        for (at, change) in changes.iter().enumerate() {
             let mut add = |member: usize| {
                 shares[member].0.push(at);
                 shares[member].1.changes.push(change.clone());

@@ -454,7 +454,7 @@ impl Known {
             let Some(by) = by else { return done };
             if !self.try_again(by, &mut tries) {
                 let epoch = cluster.epoch();
-                let (address, provider) = (by.target.addr().to_string(), 0);
+                let (address, provider) = (by.target.addr().to_string(), by.target.id().get());
                 done.push((left, Err(KvError::Moved { epoch, address, provider }.into())));
                 return done;
             }
