@@ -91,8 +91,8 @@ impl OwnMem {
     ///
     /// # Safety
     ///
-    /// Until [`Class::take_back`](super::Class::take_back) has returned without an error, the memory
-    /// is there, and nobody in this process holds a Rust reference to it.
+    /// Until [`Class::take_back`](super::Class::take_back) has returned without an error, the
+    /// memory is there, and nobody in this process holds a Rust reference to it.
     pub(crate) unsafe fn register(&self, endpoint: &dyn Endpoint) -> Result<(), Status> {
         let mut lending = self.lending();
         match *lending {

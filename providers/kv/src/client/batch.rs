@@ -17,7 +17,7 @@ use margo::encoding::Bytes;
 use margo::{Bulk, BulkError, Instance};
 
 use super::cluster::{Cluster, Tries, is_moved};
-use super::member::{Clock, Member, answers, result_of_key};
+use super::member::{Member, answers, result_of_key};
 use super::{KvClient, bad_answer};
 use crate::model::{Batch, Change, Changed, Condition, KeyRange, Outcomes};
 use crate::rpc::{CHANGE, ChangeArgs, Part};
@@ -165,7 +165,7 @@ impl KvClient {
 
     /// Makes changes that are for one member.
     fn apply_whole(&self, batch: Batch<&[u8]>, limit: Duration) -> Result<Outcomes, ClientError> {
-        let mut tries = Tries::of(limit);
+        let (mut tries, mut left) = (Tries::of(limit), limit);
         loop {
             let cluster = self.known.cluster();
             let owner = match cluster.members.len() {
@@ -173,10 +173,11 @@ impl KvClient {
                 _ => batch.only_owner(|key| cluster.owner(key)),
             };
             let member = &cluster.members[owner.ok_or(ClientError::SeveralOwners)?];
-            let answered = self.send_to(&cluster, member, batch.clone(), tries.clock);
+            let answered = self.send_to(&cluster, member, batch.clone(), left);
             if !is_moved(&answered) || !self.known.try_again(member, &mut tries) {
                 return answered;
             }
+            left = tries.clock.left();
         }
     }
 
@@ -188,7 +189,7 @@ impl KvClient {
     ) -> Result<Outcomes, ClientError> {
         let mut tries = Tries::of(limit);
         let mut cluster = self.known.cluster();
-        let mut outcomes = self.send(&cluster, changes, tries.clock)?;
+        let mut outcomes = self.send(&cluster, changes, limit)?;
         loop {
             let is_moved = |(_, it): &(_, &Result<_, _>)| matches!(it, Err(KvError::Moved { .. }));
             let moved = outcomes.iter().enumerate().filter(is_moved).map(|(place, _)| place);
@@ -200,7 +201,7 @@ impl KvClient {
             }
             cluster = self.known.cluster();
             let again: Vec<_> = moved.iter().map(|place| changes[*place].clone()).collect();
-            let told = self.send(&cluster, &again, tries.clock)?;
+            let told = self.send(&cluster, &again, tries.clock.left())?;
             for (place, told) in moved.into_iter().zip(told) {
                 outcomes[place] = told;
             }
@@ -219,7 +220,7 @@ impl KvClient {
         let mut erased = vec![0; changes.len()];
         loop {
             let cluster = self.known.cluster();
-            let mut told = self.send(&cluster, changes, tries.clock)?;
+            let mut told = self.send(&cluster, changes, tries.clock.left())?;
             for (told, erased) in told.iter_mut().zip(&mut erased) {
                 if let Ok(Changed::Erased { count }) = told {
                     *erased += *count;
@@ -254,13 +255,13 @@ impl KvClient {
         cluster: &Cluster,
         member: &Member,
         batch: Batch<&[u8]>,
-        clock: Clock,
+        limit: Duration,
     ) -> Result<Outcomes, ClientError> {
         let mut long = LongParts::of(self);
         let mut args = self.args(cluster, batch, &mut long);
         long.expose(&self.known.instance, |bulk| {
             args.bulk = bulk.cloned();
-            member.call(CHANGE.sending(), &args, clock.left())
+            member.call(CHANGE.sending(), &args, limit)
         })?
     }
 
@@ -270,7 +271,7 @@ impl KvClient {
         &self,
         cluster: &Cluster,
         changes: &[Change<&[u8]>],
-        clock: Clock,
+        limit: Duration,
     ) -> Result<Outcomes, ClientError> {
         let only = match (&*cluster.members, changes) {
             ([only], _) => Some(only),
@@ -279,7 +280,7 @@ impl KvClient {
         };
         if let Some(member) = only {
             let batch = Batch { changes: changes.to_vec(), ..Batch::default() };
-            return match self.send_to(cluster, member, batch, clock) {
+            return match self.send_to(cluster, member, batch, limit) {
                 Ok(told) if told.len() != changes.len() => {
                     let (told, sent) = (told.len(), changes.len());
                     Err(bad_answer(format!("{told} outcomes of {sent}")))
@@ -290,6 +291,16 @@ impl KvClient {
                 told => told,
             };
         }
+        self.send_shares(cluster, changes, limit)
+    }
+
+    /// As [`send`](Self::send), to several members.
+    fn send_shares(
+        &self,
+        cluster: &Cluster,
+        changes: &[Change<&[u8]>],
+        limit: Duration,
+    ) -> Result<Outcomes, ClientError> {
         // A range is for all shards of a database, which then shares out the changes itself, so
         // that they keep their order. So the first shard of a database is all of them.
         let has_range = changes.iter().any(|change| change.key().is_none());
@@ -323,7 +334,7 @@ impl KvClient {
             let started = calls.iter_mut().map(|(_, member, args, end)| {
                 // To those who need it.
                 args.bulk = bulk.filter(|_| args.skip < *end).cloned();
-                member.start(CHANGE.sending(), args, clock.left())
+                member.start(CHANGE.sending(), args, limit)
             });
             answers(started.collect()).collect()
         })?;

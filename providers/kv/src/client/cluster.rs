@@ -319,21 +319,24 @@ impl Known {
         Ok(members)
     }
 
-    /// Makes a call of the member that has a key, wherever that moves.
+    /// Makes a call of the member that has a key, wherever that moves. The call is told the time
+    /// that it has.
     pub(super) fn follow<R>(
         &self,
         key: &[u8],
         limit: Duration,
-        mut call: impl FnMut(&Member, Clock) -> Result<R, ClientError>,
+        mut call: impl FnMut(&Member, Duration, Clock) -> Result<R, ClientError>,
     ) -> Result<R, ClientError> {
-        let mut tries = Tries::of(limit);
+        // Of the first one without a look at the clock.
+        let (mut tries, mut left) = (Tries::of(limit), limit);
         loop {
             let cluster = self.cluster();
             let member = cluster.member(key);
-            let answered = call(member, tries.clock);
+            let answered = call(member, left, tries.clock);
             if !is_moved(&answered) || !self.try_again(member, &mut tries) {
                 return answered;
             }
+            left = tries.clock.left();
         }
     }
 

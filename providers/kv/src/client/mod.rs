@@ -194,8 +194,8 @@ impl KvClient {
     /// [`NotFound`](KvError::NotFound) and others, as [`ClientError`].
     pub fn get(&self, key: &[u8], limit: Duration) -> Result<Found, ClientError> {
         let args = GetArgs { key: Bytes(key), most: ANSWER_BYTES };
-        self.known.follow(key, limit, |member, clock| {
-            match member.call(GET.sending(), &args, clock.left()) {
+        self.known.follow(key, limit, |member, left, clock| {
+            match member.call(GET.sending(), &args, left) {
                 Err(ClientError::Kv(KvError::TooSmall { need })) => {
                     member.fetch(key, None, need, clock)
                 }
@@ -216,7 +216,7 @@ impl KvClient {
         into: &mut [u8],
         limit: Duration,
     ) -> Result<Meta, ClientError> {
-        self.known.follow(key, limit, |member, clock| member.read(key, None, into, clock.left()))
+        self.known.follow(key, limit, |member, left, _| member.read(key, None, into, left))
     }
 
     /// The values of keys, each with its own result, in their order. Those of a database on disk
@@ -253,7 +253,7 @@ impl KvClient {
         }
         for (result, key) in results.iter_mut().zip(keys) {
             if let Err(KvError::TooSmall { need }) = *result {
-                let fetched = self.known.follow(key, clock.left(), |member, clock| {
+                let fetched = self.known.follow(key, clock.left(), |member, _, clock| {
                     member.fetch(key, None, need, clock)
                 });
                 *result = match fetched {
@@ -314,8 +314,8 @@ impl KvClient {
     /// ends, and others, as [`ClientError`].
     pub fn wait(&self, key: &[u8], above: u64, limit: Duration) -> Result<Found, ClientError> {
         let args = WaitArgs { key: Bytes(key), above, most: ANSWER_BYTES };
-        self.known.follow(key, limit, |member, clock| {
-            match member.call(WAIT.sending(), &args, clock.left()) {
+        self.known.follow(key, limit, |member, left, clock| {
+            match member.call(WAIT.sending(), &args, left) {
                 Err(ClientError::Kv(KvError::TooSmall { need })) => {
                     member.fetch(key, None, need, clock)
                 }
