@@ -145,12 +145,15 @@ impl Links {
         self.watched > before
     }
 
-    /// Watches the left links that have something to do although nobody said so.
-    pub(crate) fn sweep(&mut self) {
+    /// Watches the left links that have something to do although nobody said so. Returns whether
+    /// there was one.
+    pub(crate) fn sweep(&mut self) -> bool {
         self.left_lately.clear();
+        let before = self.watched;
         for at in self.watched..self.all.len() {
             self.sweep_one(at);
         }
+        self.watched > before
     }
 
     /// Does as [`sweep`](Self::sweep) for the links that were left lately, and for [`SWEPT`] others

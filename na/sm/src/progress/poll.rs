@@ -205,7 +205,7 @@ impl SmEndpoint {
         let mut progress = self.adopt(state);
         progress |= state.links.read(&self.board);
         let mut budget = BULK_BYTES;
-        let PollState { links, arrived, out, turn, .. } = state;
+        let PollState { links, arrived, out, turn, asleep, .. } = state;
         let watched = links.watched();
         let count = watched.len();
         *turn = if *turn + 1 < count { *turn + 1 } else { 0 };
@@ -218,7 +218,8 @@ impl SmEndpoint {
             progress |= moved;
             ended |= link.end.is_some();
         }
-        if *turn < count {
+        // Who is about to sleep has announced it to all, and that would be taken back for this one.
+        if *turn < count && !*asleep {
             links.leave_if_quiet(*turn);
         }
         if ended {
@@ -467,9 +468,10 @@ impl SmEndpoint {
         }
         self.ready.bell().announce(RECORDS);
         settle();
-        state.links.sweep();
+        // Those that it watches again count as awake.
+        let found = state.links.sweep();
         let closing = self.is_closed() && !state.shut_down;
-        if self.round_apart(state, &mut Sink::new(&mut |_| (), 0)) || closing {
+        if self.round_apart(state, &mut Sink::new(&mut |_| (), 0)) || found || closing {
             self.wake_up(state);
             return false;
         }

@@ -125,6 +125,33 @@ fn a_sleeper_is_woken_by_a_quiet_peer() {
     }
 }
 
+/// Whether a peer is left in the very round that looks once more before a sleep depends on how many
+/// rounds went before it.
+#[test]
+fn a_sleeper_is_woken_by_each_peer_after_any_number_of_rounds() {
+    let (mut target, mut clients, _names) = connected();
+    for rounds in 56..64 + 2 * PEERS {
+        for index in 0..PEERS {
+            // Now all of them are looked at.
+            for (client, to) in &mut clients {
+                let asked = target.recv();
+                client.send(to, 1, b"here");
+                target.until("a message", |target| target.is_done(asked));
+                target.received(asked);
+                client.poll();
+            }
+            (0..rounds).for_each(|_| target.poll());
+            let asked = target.recv();
+            target.until("a sleep", |target| target.endpoint.prepare_wait());
+            let (client, to) = &mut clients[index];
+            client.send(to, 2, b"wake up");
+            target.woken();
+            target.until("the message", |target| target.is_done(asked));
+            assert_eq!(target.received(asked).0.tag, Tag(2));
+        }
+    }
+}
+
 #[test]
 fn quiet_peers_that_leave_are_noticed_and_replaced() {
     let (mut target, mut clients, names) = connected();
