@@ -213,9 +213,17 @@ impl Effort {
 
     /// For transfers of `bytes` each: about the same volume for each size.
     pub(crate) fn transfers(quick: bool, bytes: usize) -> Self {
-        let (rounds, volume, most) = if quick { (2, 16 << 20, 100) } else { (5, 1 << 30, 10_000) };
-        let samples = (volume / bytes.max(1)).clamp(4, most);
-        Self::new(quick, rounds, samples, (samples / 10).max(2))
+        if quick {
+            return Self::new(quick, 2, ((16 << 20) / bytes.max(1)).clamp(1, 100), 1);
+        }
+        let samples = ((1 << 30) / bytes.max(1)).clamp(4, 10_000);
+        Self::new(quick, 5, samples, (samples / 10).max(2))
+    }
+
+    /// For whole runs of a program, one a round.
+    pub(crate) fn runs(quick: bool) -> Self {
+        let (rounds, secs) = if quick { (1, 5) } else { (5, 20) };
+        Self { rounds, samples: 1, warmup: 0, round_max: Duration::from_secs(secs) }
     }
 
     /// Memory for the samples of all rounds.

@@ -125,10 +125,12 @@ impl Transfers {
         let transfer = Transfer { local: local.clone(), local_offset, remote, remote_offset, len };
         let mut round = 0u8;
         let rounds = effort.in_turns([1, 1], floor, |samples| {
-            // What is put differs from round to round.
-            let step = if verb == Verb::Put { round } else { 0 };
+            let mut wanted = data.clone();
+            if verb == Verb::Put {
+                // What is put differs from round to round, in each page.
+                wanted.iter_mut().step_by(4096).for_each(|byte| *byte = byte.wrapping_add(round));
+            }
             round += 1;
-            let wanted: Vec<u8> = data.iter().map(|byte| byte.wrapping_add(step)).collect();
             let mut is_right = local.write_at(0, if verb == Verb::Put { &wanted } else { &zero });
             samples.each(|| node.transfer(verb, &target, transfer.clone()))?;
             if verb == Verb::Put {

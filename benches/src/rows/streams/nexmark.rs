@@ -6,7 +6,6 @@
 
 use std::cell::Cell;
 use std::hint::black_box;
-use std::time::Duration;
 
 use margo_stream::graph::{Flow, Graph, Operator};
 
@@ -35,9 +34,9 @@ where
     O: Operator<I>,
     P: Iterator<Item = O::Out>,
 {
-    let events: u32 = if context.quick { 200_000 } else { 5_000_000 };
+    let events: u32 = if context.quick { 50_000 } else { 5_000_000 };
     let count = u64::from(events);
-    let effort = Effort { rounds: 5, samples: 1, warmup: 0, round_max: Duration::from_secs(20) };
+    let effort = Effort::runs(context.quick);
     let streams = Streams::start(&context.cores.take(2)?)?;
     let expected = Cell::new(0);
     let floor = |samples: &mut Samples| {

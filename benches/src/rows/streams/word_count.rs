@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use compact_str::CompactString;
 use margo_stream::graph::{Graph, ReplicaAt};
@@ -38,11 +38,11 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn run(context: &Context, is_aggregated: bool) -> Result<Figure> {
-    let bytes = if context.quick { 4 << 20 } else { 200 << 20 };
+    let bytes = if context.quick { 1 << 20 } else { 200 << 20 };
     let text = Arc::new(zipf(bytes));
     let bytes = text.len();
     let count = words(&text).count() as u64;
-    let effort = Effort { rounds: 5, samples: 1, warmup: 0, round_max: Duration::from_secs(20) };
+    let effort = Effort::runs(context.quick);
     let streams = Streams::start(&context.cores.take(2)?)?;
     let mut counted = effort.room(1);
     let floor = |samples: &mut Samples| {
