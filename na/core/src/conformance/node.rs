@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
@@ -247,16 +247,27 @@ pub(super) fn outcome(completion: &Completion) -> Result<(), Error> {
 #[track_caller]
 pub(super) fn drive(nodes: &[&Node], what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
+    let mut idle_polls = 0;
     while !done() {
         let progress: usize = nodes.iter().map(|node| node.poll()).sum();
+        idle_polls = if progress == 0 { idle_polls + 1 } else { 0 };
         if progress == 0 {
             assert!(Instant::now() < deadline, "waited too long for: {what}");
             if nodes.iter().any(|node| node.blocking) && !done() {
                 sleep(nodes, what);
             } else {
-                std::thread::yield_now();
+                give_way(idle_polls);
             }
         }
+    }
+}
+
+/// Lets others run: after many polls in a row that found nothing, for long enough to leave them the
+/// processor.
+pub(super) fn give_way(idle_polls: u32) {
+    match idle_polls {
+        ..1000 => std::thread::yield_now(),
+        _ => std::thread::sleep(Duration::from_micros(100)),
     }
 }
 

@@ -13,11 +13,21 @@ use super::Case;
 
 const ROLE: &str = "NA_CONFORMANCE_ROLE";
 const ARGUMENT: &str = "NA_CONFORMANCE_ARGUMENT";
+const PARENT: &str = "NA_CONFORMANCE_PARENT";
 const MARK: &str = "na-child: ";
 
-/// In a child: the role and argument that it was started with.
+/// In a child: the role and argument that it was started with. From now on it dies with the thread
+/// that started it.
 pub(super) fn role() -> Option<(String, String)> {
-    Some((std::env::var(ROLE).ok()?, std::env::var(ARGUMENT).ok()?))
+    let role = (std::env::var(ROLE).ok()?, std::env::var(ARGUMENT).ok()?);
+    let kill = rustix::process::Signal::KILL;
+    rustix::process::set_parent_process_death_signal(Some(kill)).expect("die with the parent");
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid().to_string());
+    if parent != std::env::var(PARENT).ok() {
+        // It had died before.
+        std::process::exit(1);
+    }
+    Some(role)
 }
 
 /// In a child: one line for the parent.
@@ -66,18 +76,16 @@ impl ChildNode {
             .args([case.test, "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env(ARGUMENT, argument)
+            .env(PARENT, std::process::id().to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
-        // SAFETY: the closure runs between fork and exec and makes system calls only, which are
-        // async-signal-safe and touch no memory.
-        unsafe {
-            command.pre_exec(move || {
-                rustix::process::set_parent_process_death_signal(Some(
-                    rustix::process::Signal::KILL,
-                ))?;
-                kept.map_or(Ok(()), inherit)
-            })
-        };
+        // Without a closure the child borrows our memory until it executes its program; else it is
+        // given a copy of all page tables first.
+        if let Some(fd) = kept {
+            // SAFETY: the closure runs between fork and exec and makes one system call, which is
+            // async-signal-safe and touches no memory.
+            unsafe { command.pre_exec(move || inherit(fd)) };
+        }
         let mut child = command.spawn().expect("start the test binary again");
         let lines = BufReader::new(child.stdout.take().expect("stdout is piped"));
         Self { child, lines }

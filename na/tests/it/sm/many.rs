@@ -125,8 +125,8 @@ fn a_sleeper_is_woken_by_a_quiet_peer() {
     }
 }
 
-/// Whether a peer is left in the very round that looks once more before a sleep depends on how many
-/// rounds went before it.
+/// The round that looks once more before a sleep leaves no peer, however long they were quiet. The
+/// number of rounds before it decides which of them it would leave.
 #[test]
 fn a_sleeper_is_woken_by_each_peer_after_any_number_of_rounds() {
     let (mut target, mut clients, _names) = connected();
