@@ -246,7 +246,16 @@ pub(crate) struct Mover<'a> {
 }
 
 pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|at| ((at + seed) * 7 % 251) as u8).collect()
+    // It repeats; to make each byte by itself takes seconds where nothing is optimised.
+    let period: Vec<_> = (0..251).map(|at| ((at + seed) * 7 % 251) as u8).collect();
+    let mut bytes = period.repeat(len.div_ceil(251));
+    bytes.truncate(len);
+    bytes
+}
+
+/// Returns whether all bytes are this one.
+pub(crate) fn is_filled(bytes: &[u8], with: u8) -> bool {
+    bytes == vec![with; bytes.len()]
 }
 
 /// `bytes` in `pieces` of about the same length.

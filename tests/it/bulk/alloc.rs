@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
+use crate::bulk_support::pattern;
 use crate::common::process::{Service, client_for, serve_if_asked};
 use crate::common::{PATIENCE, TRANSPORTS, bounded, on_each};
 use margo::{
@@ -24,10 +25,6 @@ const TAKE: Rpc<(), Told<u64>> = Rpc::new("take");
 const ECHO: Rpc<Bulk, Told<u64>> = Rpc::new("echo");
 /// How many buffers of `alloc` the service's process has mapped.
 const MAPPED: Rpc<(), usize> = Rpc::new("mapped");
-
-fn pattern(seed: u8, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at % 251) as u8 ^ seed).collect()
-}
 
 fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().map(|byte| u64::from(*byte)).sum()
@@ -57,7 +54,7 @@ fn serve(service: &Instance) {
             let run = || -> Result<(), BulkError> {
                 let len = bulk.len() as usize;
                 let mut buffer = request.instance().memory().bulk_buffer(len)?;
-                buffer.copy_from_slice(&pattern(*seed, len));
+                buffer.copy_from_slice(&pattern(len, (*seed).into()));
                 request.push(bulk, 0, &mut buffer, 0..len)
             };
             request.respond(&run().map_err(|error| error.to_string())).unwrap();
@@ -138,7 +135,7 @@ fn peers_pull_from_it_and_over_sm_they_have_it_mapped() {
     with_service(|client, target, sm| {
         let forward = |bulk: &Bulk| client.forward_timed(SUM, target, bulk, PATIENCE).unwrap();
         for len in [1usize, 4096, 65_537, 1 << 20, 9 << 20] {
-            let data = pattern(3, len);
+            let data = pattern(len, 3);
             let exposed = client.expose(allocated(client, &data), Access::ReadOnly).unwrap();
             assert_eq!(forward(exposed.bulk()), Ok(sum(&data)), "{len} bytes");
             // Long data is copied by the peer itself, which needs a mapping.
@@ -166,10 +163,10 @@ fn peers_push_into_it() {
                 // While it is exposed, and after.
                 let mut part = [0; 1000];
                 exposed.read_at(len - 1000, &mut part).unwrap();
-                assert!(part == pattern(seed, len)[len - 1000..]);
+                assert!(part == pattern(len, seed.into())[len - 1000..]);
             }
             let mut buffer = exposed.release().unwrap();
-            assert!(*buffer.as_mut_slice().unwrap() == pattern(8, len));
+            assert!(*buffer.as_mut_slice().unwrap() == pattern(len, 8));
         }
     });
 }
@@ -183,12 +180,12 @@ fn a_service_lends_it_to_its_clients() {
         buffer.fill(1);
         client.pull(target.addr(), &bulk, 0, &mut buffer, 0..LEN).unwrap();
         assert!(buffer.iter().all(|byte| *byte == 0), "fresh memory is zero");
-        buffer.copy_from_slice(&pattern(5, LEN));
+        buffer.copy_from_slice(&pattern(LEN, 5));
         // The second half first, to see that offsets count.
         client.push(target.addr(), &bulk, LEN as u64 / 2, &mut buffer, LEN / 2..LEN).unwrap();
         client.push(target.addr(), &bulk, 0, &mut buffer, 0..LEN / 2).unwrap();
         let told = client.forward_timed(TAKE, target, &(), PATIENCE).unwrap();
-        assert_eq!(told, Ok(sum(&pattern(5, LEN))));
+        assert_eq!(told, Ok(sum(&pattern(LEN, 5))));
     });
 }
 
@@ -196,7 +193,7 @@ fn a_service_lends_it_to_its_clients() {
 fn it_is_the_local_side_of_transfers_too() {
     with_service(|client, target, _| {
         for len in [2usize, 10_000, 1 << 20, 9 << 20] {
-            let data = pattern(6, len);
+            let data = pattern(len, 6);
             let mut expected = data.clone();
             expected.copy_within(len / 2.., 0);
             let forward = |bulk: &Bulk| client.forward_timed(ECHO, target, bulk, PATIENCE).unwrap();
@@ -216,14 +213,14 @@ fn it_is_the_local_side_of_transfers_too() {
 #[test]
 fn a_part_of_it_is_moved_to_another_part() {
     on_each(|pair| {
-        let mut exposed = pair.client.expose(pattern(1, 10_000), Access::ReadWrite).unwrap();
+        let mut exposed = pair.client.expose(pattern(10_000, 1), Access::ReadWrite).unwrap();
         let (own, bulk) = (pair.client.self_addr(), exposed.bulk().clone());
         // The parts overlap.
         pair.client.pull(&own, &bulk, 1000, &mut exposed, 0..9000).unwrap();
         let error = pair.client.pull(&own, &bulk, 0, &mut exposed, 1..10_001).unwrap_err();
         assert!(matches!(error, BulkError::LocalRange { .. }), "{error}");
         let bytes = exposed.release().unwrap();
-        assert!(bytes[..9000] == pattern(1, 10_000)[1000..]);
+        assert!(bytes[..9000] == pattern(10_000, 1)[1000..]);
         pair.end();
     });
 }
@@ -298,7 +295,7 @@ fn it_lies_on_the_numa_node_that_was_asked_for() {
             pair.client.forward(FILL, &pair.target(), &argument).unwrap().unwrap();
             let mut buffer = exposed.release().unwrap();
             let bytes = buffer.as_mut_slice().unwrap();
-            assert!(*bytes == pattern(7, LEN));
+            assert!(*bytes == pattern(LEN, 7));
             assert_eq!(lies_on(bytes), Some(BTreeSet::from([*node])));
         }
         pair.end();

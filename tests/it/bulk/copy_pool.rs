@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use crate::bulk_support;
 use crate::common::{bounded, builder};
 use margo::{
     Access, Bulk, Exposed, Instance, bulk_memory::AllocOptions, bulk_memory::Exposable,
@@ -25,7 +26,7 @@ fn start(listen: bool) -> Instance {
 }
 
 fn pattern(seed: u8) -> Vec<u8> {
-    (0..BYTES).map(|at| (at % 251) as u8 ^ seed).collect()
+    bulk_support::pattern(BYTES, seed.into())
 }
 
 /// Memory that the peer maps, so that the copy is in user space.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::bulk_support::idle::idle_owner;
-use crate::bulk_support::{self, pattern};
+use crate::bulk_support::{self, is_filled, pattern};
 use crate::common::{PATIENCE, Pair, TRANSPORTS, bounded, on_each};
 use futures_lite::future::{block_on, zip};
 use margo::na::{Memory, RawSegment};
@@ -202,7 +202,7 @@ fn detached_and_dropped_transfers_give_their_buffers_to_the_pool() {
             drop(client.bulk(addr, lent.bulk()).start_pull(0, pool.get(LEN).unwrap(), 0..LEN));
             // Both: when their transfers are over.
             let both = [pool.get(LEN).unwrap(), pool.get(LEN).unwrap()];
-            assert!(bytes_of(lent).iter().all(|byte| *byte == round));
+            assert!(is_filled(&bytes_of(lent), round));
             drop(both);
         }
     });
@@ -367,13 +367,13 @@ fn a_deadline_passes_while_the_owner_sleeps() {
             if push {
                 check(mover.bulk(&addr, &bulk).timeout(SHORT).push(0, &mut buffer, 0..HALF));
                 check(mover.bulk(&addr, &bulk).timeout(SHORT).push(0, &mut rows, 0..HALF));
-                assert!(buffer.iter().chain(rows.segment(1)).all(|byte| *byte == 5));
+                assert!(is_filled(&buffer, 5) && is_filled(rows.segment(1), 5));
             } else {
                 check(mover.bulk(&addr, &bulk).timeout(SHORT).pull(0, &mut buffer, 0..HALF));
                 check(mover.bulk(&addr, &bulk).timeout(SHORT).pull(0, &mut rows, 0..HALF));
             }
             assert!(started.elapsed() >= 2 * SHORT);
-            assert!(buffer[HALF..].iter().chain(&rows.segment(1)[HALF..]).all(|byte| *byte == 5));
+            assert!(is_filled(&buffer[HALF..], 5) && is_filled(&rows.segment(1)[HALF..], 5));
             assert_eq!((buffer.len(), rows.count(), rows.len()), (LONG, 2, LONG));
             // The owner goes on, and what it still does is not seen here.
             buffer.fill(6);
@@ -388,7 +388,7 @@ fn a_deadline_passes_while_the_owner_sleeps() {
                 owner.turn();
             }
             next.join().unwrap();
-            assert!(buffer.iter().chain(rows.segment(1)).all(|byte| *byte == 6));
+            assert!(is_filled(&buffer, 6) && is_filled(rows.segment(1), 6));
             mover.finalize_and_wait().unwrap();
         }
     });

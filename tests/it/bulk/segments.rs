@@ -1,5 +1,6 @@
 //! Memory in several segments, through the public API, over both transports.
 
+use crate::bulk_support;
 use crate::common::{bounded, on_each};
 use margo::{Access, Bulk, BulkError, Instance, Rpc};
 
@@ -8,7 +9,7 @@ use margo::{Access, Bulk, BulkError, Instance, Rpc};
 const RAISE: Rpc<(Bulk, usize), Result<(), String>> = Rpc::new("raise");
 
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 % 253) as u8).collect()
+    bulk_support::pattern(len, 0)
 }
 
 fn raised(len: usize) -> Vec<u8> {

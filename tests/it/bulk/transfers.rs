@@ -1,5 +1,6 @@
 //! Bulk transfers through the public API, over both transports.
 
+use crate::bulk_support;
 use crate::common::{PATIENCE, TRANSPORTS, builder, on_each};
 use margo::hg::{MemoryAttr, MemoryKind};
 use margo::{Access, Bulk, BulkError, Instance, ProviderHandle, Rpc};
@@ -17,7 +18,7 @@ struct Order {
 const MOVE: Rpc<Order, Result<u64, String>> = Rpc::new("move");
 
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 % 253) as u8).collect()
+    bulk_support::pattern(len, 0)
 }
 
 /// The service pulls and checks the pattern, or pushes it.

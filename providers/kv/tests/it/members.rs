@@ -86,7 +86,7 @@ fn names(kv: &KvClient) -> Vec<Vec<u8>> {
 
 #[test]
 fn one_more_server_takes_its_share_and_no_other_key_moves() {
-    const KEYS: usize = 4000;
+    const KEYS: usize = 1500;
     for transport in TRANSPORTS {
         let servers = Servers::new(transport, &configs(4));
         let kv = servers.kv(0..3);
@@ -114,7 +114,7 @@ fn one_more_server_takes_its_share_and_no_other_key_moves() {
             let version = kv.put(key, b"new", PATIENCE).unwrap();
             assert!(version > measured.unwrap().version);
         }
-        assert!((KEYS / 5..KEYS * 3 / 10).contains(&moved), "{moved} of {KEYS}");
+        assert!((KEYS / 6..KEYS / 3).contains(&moved), "{moved} of {KEYS}");
         assert_eq!(servers.keys(3), moved as u64);
         let counts: Vec<_> = (0..4).map(|n| servers.keys(n)).collect();
         assert_eq!(counts.iter().sum::<u64>(), KEYS as u64, "no copies: {counts:?}");
