@@ -250,7 +250,7 @@ impl KvClient {
     }
 
     /// Sends a batch to one member.
-    fn send_to(
+    pub(super) fn send_to(
         &self,
         cluster: &Cluster,
         member: &Member,

@@ -325,14 +325,14 @@ impl Known {
         &self,
         key: &[u8],
         limit: Duration,
-        mut call: impl FnMut(&Member, Duration, Clock) -> Result<R, ClientError>,
+        mut call: impl FnMut(&Cluster, &Member, Duration, Clock) -> Result<R, ClientError>,
     ) -> Result<R, ClientError> {
         // Of the first one without a look at the clock.
         let (mut tries, mut left) = (Tries::of(limit), limit);
         loop {
             let cluster = self.cluster();
             let member = cluster.member(key);
-            let answered = call(member, left, tries.clock);
+            let answered = call(&cluster, member, left, tries.clock);
             if !is_moved(&answered) || !self.try_again(member, &mut tries) {
                 return answered;
             }

@@ -194,7 +194,7 @@ impl KvClient {
     /// [`NotFound`](KvError::NotFound) and others, as [`ClientError`].
     pub fn get(&self, key: &[u8], limit: Duration) -> Result<Found, ClientError> {
         let args = GetArgs { key: Bytes(key), most: ANSWER_BYTES };
-        self.known.follow(key, limit, |member, left, clock| {
+        self.known.follow(key, limit, |_, member, left, clock| {
             match member.call(GET.sending(), &args, left) {
                 Err(ClientError::Kv(KvError::TooSmall { need })) => {
                     member.fetch(key, None, need, clock)
@@ -216,7 +216,7 @@ impl KvClient {
         into: &mut [u8],
         limit: Duration,
     ) -> Result<Meta, ClientError> {
-        self.known.follow(key, limit, |member, left, _| member.read(key, None, into, left))
+        self.known.follow(key, limit, |_, member, left, _| member.read(key, None, into, left))
     }
 
     /// The values of keys, each with its own result, in their order. Those of a database on disk
@@ -253,7 +253,7 @@ impl KvClient {
         }
         for (result, key) in results.iter_mut().zip(keys) {
             if let Err(KvError::TooSmall { need }) = *result {
-                let fetched = self.known.follow(key, clock.left(), |member, _, clock| {
+                let fetched = self.known.follow(key, clock.left(), |_, member, _, clock| {
                     member.fetch(key, None, need, clock)
                 });
                 *result = match fetched {
@@ -314,7 +314,7 @@ impl KvClient {
     /// ends, and others, as [`ClientError`].
     pub fn wait(&self, key: &[u8], above: u64, limit: Duration) -> Result<Found, ClientError> {
         let args = WaitArgs { key: Bytes(key), above, most: ANSWER_BYTES };
-        self.known.follow(key, limit, |member, left, clock| {
+        self.known.follow(key, limit, |_, member, left, clock| {
             match member.call(WAIT.sending(), &args, left) {
                 Err(ClientError::Kv(KvError::TooSmall { need })) => {
                     member.fetch(key, None, need, clock)
@@ -547,9 +547,17 @@ impl KvClient {
 
     /// Makes one change.
     fn change(&self, change: Change<&[u8]>, limit: Duration) -> Result<Changed, ClientError> {
-        let batch = Batch { is_atomic: false, only_if: Vec::new(), changes: vec![change] };
-        let mut outcomes = self.apply(batch, limit)?;
-        Ok(outcomes.pop().ok_or_else(|| bad_answer("no outcome".to_owned()))??)
+        let only = |mut outcomes: Outcomes| match outcomes.pop() {
+            Some(outcome) if outcomes.is_empty() => Ok(outcome?),
+            _ => Err(bad_answer("not one outcome".to_owned())),
+        };
+        let batch = || Batch { changes: vec![change.clone()], ..Batch::default() };
+        match change.key() {
+            None => only(self.apply(batch(), limit)?),
+            Some(key) => self.known.follow(key, limit, |cluster, member, left, _| {
+                only(self.send_to(cluster, member, batch(), left)?)
+            }),
+        }
     }
 }
 

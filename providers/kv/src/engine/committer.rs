@@ -175,7 +175,10 @@ impl Committer {
         let count = requests.len();
         let restored = requests.iter().map(|request| self.restore(request.snapshot.as_deref()));
         let restored: Vec<_> = restored.collect();
-        let outcomes = self.try_commit(requests).unwrap_or_else(|error| vec![Err(error); count]);
+        let mut outcomes = Vec::with_capacity(count);
+        if let Err(error) = self.try_commit(requests, |outcome| outcomes.push(outcome)) {
+            outcomes = vec![Err(error); count];
+        }
         outcomes
             .into_iter()
             .zip(restored)
@@ -183,40 +186,48 @@ impl Committer {
             .collect()
     }
 
+    /// As [`commit`](Self::commit), of one.
+    pub(super) fn commit_one(&mut self, request: Request) -> Result<Outcomes, KvError> {
+        self.restore(request.snapshot.as_deref())?;
+        let mut told = Ok(Outcomes::new());
+        self.try_commit([request], |outcome| told = outcome)?;
+        told
+    }
+
+    /// Tells the outcome of each request before they are committed.
+    ///
     /// # Errors
     ///
     /// The store's. No outcome holds then, since each may rest on changes before it.
     fn try_commit(
         &mut self,
-        requests: Vec<Request>,
-    ) -> Result<Vec<Result<Outcomes, KvError>>, KvError> {
+        requests: impl IntoIterator<Item = Request>,
+        mut tell: impl FnMut(Result<Outcomes, KvError>),
+    ) -> Result<(), KvError> {
         let store = self.ready()?;
         let (usage, keeps) = (store.usage(), store.keeps());
         let view = self.shown.view()?;
         let served = self.served.clone();
         let mut group = Group::new(&*view, self.version, usage, self.limits, served);
         let (mut synced, mut noted) = (self.policy == SyncPolicy::Always, None);
-        let outcomes =
-            requests.into_iter().map(|Request { batch, durability, epoch, order, .. }| {
-                synced |= match durability {
-                    Some(Durability::Synced) => true,
-                    Some(Durability::Written) => keeps == Keeps::Synced,
-                    None => false,
-                };
-                match order {
-                    None => group.apply(batch, epoch),
-                    Some(Order::Take(records)) => group.take(records).map(|()| Outcomes::new()),
-                    Some(Order::Serve { served, note, least }) => {
-                        let keeps = note.is_some() || least > 0;
-                        (synced, noted) = (synced || keeps, note.or(noted.take()));
-                        group.serve(served, keeps.then_some(least));
-                        Ok(Outcomes::new())
-                    }
+        for Request { batch, durability, epoch, order, .. } in requests {
+            synced |= match durability {
+                Some(Durability::Synced) => true,
+                Some(Durability::Written) => keeps == Keeps::Synced,
+                None => false,
+            };
+            tell(match order {
+                None => group.apply(batch, epoch),
+                Some(Order::Take(records)) => group.take(records).map(|()| Outcomes::new()),
+                Some(Order::Serve { served, note, least }) => {
+                    let keeps = note.is_some() || least > 0;
+                    (synced, noted) = (synced || keeps, note.or(noted.take()));
+                    group.serve(served, keeps.then_some(least));
+                    Ok(Outcomes::new())
                 }
             });
-        let outcomes = outcomes.collect();
-        let served = group.served.clone();
-        let (writes, version, changes) = group.into_writes();
+        }
+        let Group { writes, version, changes, served, .. } = group;
         drop(view);
         let changed: Vec<_> = match served.dirty {
             Some(_) => writes.keys().filter(|key| served.leaves(key).is_some()).cloned().collect(),
@@ -230,7 +241,7 @@ impl Committer {
         }
         written?;
         self.served = served;
-        Ok(outcomes)
+        Ok(())
     }
 
     /// Fills the store with a snapshot, if there is one.
@@ -302,9 +313,10 @@ impl Committer {
         }
         let Some(store) = self.store.as_ref().filter(|_| !was_made) else { return Ok(()) };
         self.version = version;
-        let now = Instant::now();
-        let since = self.unsynced.map_or(now, |(_, since)| since);
-        self.unsynced = (!synced).then_some((unsynced, since));
+        // In memory nothing is ever due, and the clock costs as much as a change.
+        let now = (store.keeps() != Keeps::Nothing).then(Instant::now);
+        let since = self.unsynced.map(|(_, since)| since).or(now);
+        self.unsynced = since.filter(|_| !synced).map(|since| (unsynced, since));
         if let Some((error, _)) = self.trouble.take() {
             tracing::info!(%error, "a key-value store has room again, and takes changes");
         }
@@ -314,7 +326,7 @@ impl Committer {
             counters.version = version;
             counters.commits += u64::from(changes > 0);
             counters.changes += changes;
-            counters.synced_at = if synced { Some(now) } else { counters.synced_at };
+            counters.synced_at = if synced { now } else { counters.synced_at };
         });
         if store.keeps() != Keeps::Nothing {
             self.shown.show(store.view());

@@ -57,10 +57,11 @@ type Before = Option<Option<Written>>;
 pub(super) struct Group<'v> {
     view: &'v dyn View,
     limits: Limits,
-    writes: Writes,
-    version: u64,
+    pub(super) writes: Writes,
+    /// The version of the last write.
+    pub(super) version: u64,
     /// Keys that were set or erased.
-    changes: u64,
+    pub(super) changes: u64,
     /// Others are moved.
     pub(super) served: Arc<Served>,
     /// Bytes of the database with the writes; kept if there is a bound.
@@ -80,11 +81,6 @@ impl<'v> Group<'v> {
     ) -> Self {
         let (writes, bytes) = (Writes::new(), usage.bytes);
         Self { view, limits, writes, version, changes: 0, served, bytes, undo: None }
-    }
-
-    /// The writes, the version of the last one, and how many keys were changed.
-    pub(super) fn into_writes(self) -> (Writes, u64, u64) {
-        (self.writes, self.version, self.changes)
     }
 
     /// Has other keys served from here on. With `least` there is something to commit, and later

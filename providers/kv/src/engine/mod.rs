@@ -165,8 +165,7 @@ impl Database {
             }
             Changes::ByCaller(committer) => {
                 let mut committer = committer.lock().unwrap_or_else(PoisonError::into_inner);
-                let mut outcomes = committer.commit(vec![request]);
-                outcomes.pop().unwrap_or_else(|| unreachable!("an outcome for each request"))
+                committer.commit_one(request)
             }
         }
     }

@@ -274,7 +274,7 @@ impl Service {
         request: &Request<Outcomes>,
     ) -> Result<Outcomes, KvError> {
         // Old views cost something from now on: the store keeps for them what is changed.
-        self.views.sweep(Instant::now());
+        self.views.sweep(Instant::now);
         let wake = Wake::of(&batch, &self.waiters);
         let outcomes =
             shards::apply(&self.databases, batch, epoch, durability, request.deadline())?;

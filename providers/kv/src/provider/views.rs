@@ -86,8 +86,11 @@ impl Views {
     }
 
     /// Keeps those no longer that have not been used for a while.
-    pub(super) fn sweep(&self, now: Instant) {
-        self.remove(|kept| now.saturating_duration_since(kept.used) >= self.idle);
+    pub(super) fn sweep(&self, now: impl FnOnce() -> Instant) {
+        if self.len() > 0 {
+            let now = now();
+            self.remove(|kept| now.saturating_duration_since(kept.used) >= self.idle);
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -165,9 +168,9 @@ mod tests {
         assert!(small.find(third, &callers[2]).is_ok());
         assert!(small.find(first, &callers[0]).is_ok() != small.find(second, &callers[1]).is_ok());
 
-        views.sweep(Instant::now());
+        views.sweep(Instant::now);
         assert_eq!(views.len(), 2, "they were used just now");
-        views.sweep(Instant::now() + idle);
+        views.sweep(|| Instant::now() + idle);
         assert_eq!(views.len(), 0);
         service.finalize_and_wait().unwrap();
     }
