@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-use crate::bulk_support::pattern;
+use crate::bulk_support::{is_filled, pattern};
 use crate::common::process::{Service, client_for, serve_if_asked};
 use crate::common::{PATIENCE, TRANSPORTS, bounded, on_each};
 use margo::{
@@ -179,7 +179,7 @@ fn a_service_lends_it_to_its_clients() {
         let mut buffer = client.memory().bulk_buffer(LEN).unwrap();
         buffer.fill(1);
         client.pull(target.addr(), &bulk, 0, &mut buffer, 0..LEN).unwrap();
-        assert!(buffer.iter().all(|byte| *byte == 0), "fresh memory is zero");
+        assert!(is_filled(&buffer, 0), "fresh memory is zero");
         buffer.copy_from_slice(&pattern(LEN, 5));
         // The second half first, to see that offsets count.
         client.push(target.addr(), &bulk, LEN as u64 / 2, &mut buffer, LEN / 2..LEN).unwrap();

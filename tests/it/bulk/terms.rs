@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::bulk_support::is_filled;
 use crate::common::{PATIENCE, TRANSPORTS};
 use margo::bulk_memory::{AllocOptions, Exposable, Terms};
 use margo::{Access, Bulk, BulkError, Instance, Principal, ProviderHandle, Rpc};
@@ -29,7 +30,7 @@ impl Pulling {
                 assert!(bulk.eager_data().is_none(), "its bytes did not come along");
                 match request.pull(bulk, 0, &mut buffer, 0..bytes) {
                     Ok(_) => {
-                        assert!(buffer.iter().all(|byte| *byte == 7));
+                        assert!(is_filled(&buffer, 7));
                         true
                     }
                     Err(_) => false,

@@ -307,8 +307,9 @@ mod tests {
         assert_eq!(links.watched, COUNT, "all were left since the last look");
         drop(links);
         let mut links = left(&board);
+        assert!(!links.sweep(), "all are quiet");
         give_work(&links);
-        links.sweep();
+        assert!(links.sweep(), "the poll does not sleep then");
         assert_eq!(links.watched, COUNT, "and before a sleep all are looked at");
     }
 

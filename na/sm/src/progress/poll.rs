@@ -218,7 +218,8 @@ impl SmEndpoint {
             progress |= moved;
             ended |= link.end.is_some();
         }
-        // Who is about to sleep has announced it to all, and that would be taken back for this one.
+        // A poll that is about to sleep has announced that to all peers. To leave one of them would
+        // take the announcement to it back, and it would ring no bell.
         if *turn < count && !*asleep {
             links.leave_if_quiet(*turn);
         }
@@ -468,7 +469,7 @@ impl SmEndpoint {
         }
         self.ready.bell().announce(RECORDS);
         settle();
-        // Those that it watches again count as awake.
+        // The announcement to the peers that this watches again is taken back.
         let found = state.links.sweep();
         let closing = self.is_closed() && !state.shut_down;
         if self.round_apart(state, &mut Sink::new(&mut |_| (), 0)) || found || closing {

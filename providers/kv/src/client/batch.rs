@@ -273,25 +273,20 @@ impl KvClient {
         changes: &[Change<&[u8]>],
         limit: Duration,
     ) -> Result<Outcomes, ClientError> {
-        let only = match (&*cluster.members, changes) {
-            ([only], _) => Some(only),
-            (_, [change]) => change.key().map(|key| cluster.member(key)),
-            _ => None,
+        let [only] = &*cluster.members else {
+            return self.send_shares(cluster, changes, limit);
         };
-        if let Some(member) = only {
-            let batch = Batch { changes: changes.to_vec(), ..Batch::default() };
-            return match self.send_to(cluster, member, batch, limit) {
-                Ok(told) if told.len() != changes.len() => {
-                    let (told, sent) = (told.len(), changes.len());
-                    Err(bad_answer(format!("{told} outcomes of {sent}")))
-                }
-                Err(ClientError::Kv(moved @ KvError::Moved { .. })) => {
-                    Ok(vec![Err(moved); changes.len()])
-                }
-                told => told,
-            };
+        let batch = Batch { changes: changes.to_vec(), ..Batch::default() };
+        match self.send_to(cluster, only, batch, limit) {
+            Ok(told) if told.len() != changes.len() => {
+                let (told, sent) = (told.len(), changes.len());
+                Err(bad_answer(format!("{told} outcomes of {sent}")))
+            }
+            Err(ClientError::Kv(moved @ KvError::Moved { .. })) => {
+                Ok(vec![Err(moved); changes.len()])
+            }
+            told => told,
         }
-        self.send_shares(cluster, changes, limit)
     }
 
     /// As [`send`](Self::send), to several members.

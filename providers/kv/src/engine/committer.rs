@@ -313,7 +313,7 @@ impl Committer {
         }
         let Some(store) = self.store.as_ref().filter(|_| !was_made) else { return Ok(()) };
         self.version = version;
-        // In memory nothing is ever due, and the clock costs as much as a change.
+        // In memory nothing is ever due.
         let now = (store.keeps() != Keeps::Nothing).then(Instant::now);
         let since = self.unsynced.map(|(_, since)| since).or(now);
         self.unsynced = since.filter(|_| !synced).map(|since| (unsynced, since));
