@@ -490,7 +490,8 @@ fn kv_case(spec: kv::Spec, what: &str, unit: Unit, target: Target) -> Case {
 fn kv_cases() -> Vec<Case> {
     use kv::{Spec, Store, Work};
     let [hashed, ordered] = [MemoryOrder::Hashed, MemoryOrder::Ordered].map(Store::Memory);
-    let [redb, fjall] = [StoreKind::Redb, StoreKind::Fjall].map(Store::Disk);
+    let [redb, fjall, lmdb] = [StoreKind::Redb, StoreKind::Fjall, StoreKind::Lmdb].map(Store::Disk);
+    let lmdb = cfg!(feature = "lmdb").then_some(lmdb);
     let mut cases = Vec::new();
     for (transport, many) in [(Transport::Sm, true), (Transport::Tcp, false)] {
         for (size, keys) in [("10k", 10_000), ("1m", 1_000_000)] {
@@ -516,9 +517,11 @@ fn kv_cases() -> Vec<Case> {
         }
     }
     let (transport, keys) = (Transport::Sm, 100_000);
-    let spec = Spec { transport, store: redb, work: Work::Get, keys };
-    cases.push(kv_case(spec, "get.100k", PerSecond, NONE));
-    for store in [redb, fjall] {
+    for store in [Some(redb), lmdb].into_iter().flatten() {
+        let spec = Spec { transport, store, work: Work::Get, keys };
+        cases.push(kv_case(spec, "get.100k", PerSecond, NONE));
+    }
+    for store in [Some(redb), Some(fjall), lmdb].into_iter().flatten() {
         let spec = Spec { transport, store, work: Work::Put, keys };
         cases.push(kv_case(spec, "put.synced", PerSecond, NONE));
     }

@@ -41,7 +41,9 @@
 //! `model.rs` (changes and their outcomes) · `members.rs` (several servers) · `rpc.rs` and
 //! `steps.rs` (what is said) · `provider/` (the target) · `client/` (the origin) · `engine/`
 //! (databases).
-#![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "lmdb"), forbid(unsafe_code))]
+// Opening a database of LMDB is unsafe: `engine/store/lmdb.rs`.
+#![deny(unsafe_code)]
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/src/kv.md")]

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::KvError;
 
-/// Smallest and largest [`StoreConfig::max_key_bytes`]: the longest key that every store holds.
+/// Smallest and largest [`StoreConfig::max_key_bytes`]: the longest key that stores hold.
 pub(crate) const MAX_KEY_BYTES: RangeInclusive<usize> = 1..=32 << 10;
 /// Smallest and largest [`StoreConfig::max_value_bytes`]: the longest value that every store holds.
 pub(crate) const MAX_VALUE_BYTES: RangeInclusive<usize> = 0..=2 << 30;
@@ -40,8 +40,25 @@ pub enum StoreKind {
     Redb,
     /// A log-structured merge tree in a directory, by the crate `fjall`: fast to write.
     Fjall,
+    /// A B-tree in a directory, by LMDB, mapped into memory: the fastest to read. Written in C, so
+    /// only in builds with the feature `lmdb`. Its keys have at most 510 bytes.
+    Lmdb,
     /// The memory of the process.
     Memory,
+}
+
+/// The reason why a build has no store of that kind.
+pub(crate) const WITHOUT_LMDB: &str = "lmdb: this program was built without the feature `lmdb`";
+
+impl StoreKind {
+    /// The longest key that the store holds.
+    pub(crate) fn longest_key(self) -> usize {
+        match self {
+            // 511, of which one byte tells records from what is no record.
+            Self::Lmdb => 510,
+            _ => *MAX_KEY_BYTES.end(),
+        }
+    }
 }
 
 /// The order in which a store in memory keeps its keys.
@@ -163,10 +180,10 @@ pub enum Integrity {
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct StoreConfig {
-    /// `kind`: `"redb"` (default), `"fjall"` or `"memory"`.
+    /// `kind`: `"redb"` (default), `"fjall"`, `"memory"`, or `"lmdb"` in a build with that feature.
     pub kind: StoreKind,
-    /// `path`: the file (redb) or directory (fjall). Made if it is missing. Required for both. One
-    /// database at a time may use it.
+    /// `path`: the file (redb) or directory (fjall, lmdb). Made if it is missing. Required on disk.
+    /// One database at a time may use it.
     pub path: Option<PathBuf>,
     /// `order`: `"hashed"` (default) or `"ordered"`, in memory only.
     pub order: MemoryOrder,
@@ -174,7 +191,7 @@ pub struct StoreConfig {
     pub sync: SyncPolicy,
     /// `integrity`: `"get"` (default) or `"open"`.
     pub integrity: Integrity,
-    /// `max_key_bytes`: the longest key, from 1 to 2^15. Default 4096.
+    /// `max_key_bytes`: the longest key, from 1 to 2^15. Default 4096; in lmdb never more than 510.
     pub max_key_bytes: usize,
     /// `max_value_bytes`: the longest value, up to 2^31. Default 1 GiB.
     pub max_value_bytes: usize,
@@ -184,10 +201,11 @@ pub struct StoreConfig {
     /// `max_queued_bytes`: how many bytes of keys and values may wait likewise; what is being
     /// written comes on top. Default 64 MiB.
     pub max_queued_bytes: usize,
-    /// `max_bytes`: how much the database may hold: bytes of keys and values (memory, redb), or of
-    /// the disk (fjall). Default none.
+    /// `max_bytes`: how much the database may hold: bytes of keys and values, or with fjall of the
+    /// disk. Default none.
     pub max_bytes: Option<u64>,
-    /// `cache_bytes`: memory for what was read from the disk. Default 256 MiB.
+    /// `cache_bytes`: memory for what was read from the disk, which lmdb leaves to the kernel.
+    /// Default 256 MiB.
     pub cache_bytes: usize,
     /// `id`: the id of the database among those of a [cluster](crate::KvClient::cluster). Default:
     /// a random one, which a database on disk keeps, and one in memory does not.
@@ -275,6 +293,8 @@ impl StoreConfig {
             }
         };
         let is_in_memory = self.kind == StoreKind::Memory;
+        let is_missing = self.kind == StoreKind::Lmdb && cfg!(not(feature = "lmdb"));
+        add(is_missing, "kind", WITHOUT_LMDB.into());
         match &self.path {
             None => add(!is_in_memory, "path", "missing; it says where to keep the data".into()),
             Some(path) => {
@@ -310,17 +330,18 @@ impl StoreConfig {
             "type": "object",
             "properties": {
                 "kind": {
-                    "enum": ["redb", "fjall", "memory", null],
+                    "enum": ["redb", "fjall", "lmdb", "memory", null],
                     "default": "redb",
                     "description": "The store: a B-tree in one file, fast to read, scan and open; \
                                     a log-structured merge tree in a directory, fast to write; \
-                                    or the memory of the process."
+                                    LMDB in a directory, in builds with that feature; or the \
+                                    memory of the process."
                 },
                 "path": {
                     "type": ["string", "null"],
                     "minLength": 1,
-                    "description": "The file (redb) or directory (fjall). Made if it is missing. \
-                                    Required for both. One database at a time may use it."
+                    "description": "The file (redb) or directory (fjall, lmdb). Made if it is \
+                                    missing. Required on disk. One database at a time may use it."
                 },
                 "order": words(["hashed", "ordered"], "In memory: a hash table, whose scans sort, \
                                                        or a tree."),
@@ -346,7 +367,8 @@ impl StoreConfig {
                 "integrity": words(["get", "open"], "When checksums are compared: of each record \
                                                      when it is read; or also of the whole store \
                                                      when it is opened."),
-                "max_key_bytes": count(1, Some(key_max), max_key_bytes, "The longest key."),
+                "max_key_bytes": count(1, Some(key_max), max_key_bytes, "The longest key; in lmdb \
+                    never more than 510."),
                 "max_value_bytes": count(0, Some(value_max), max_value_bytes, "The longest value."),
                 "max_queued_requests": count(1, None, max_queued_requests, "How many requests may \
                     wait for the thread that writes; more are answered that it is busy."),
@@ -355,8 +377,8 @@ impl StoreConfig {
                 "max_bytes": {
                     "type": ["integer", "null"],
                     "minimum": 0,
-                    "description": "How much the database may hold: bytes of keys and values \
-                                    (memory, redb), or of the disk (fjall). Default none."
+                    "description": "How much the database may hold: bytes of keys and values, or \
+                                    with fjall of the disk. Default none."
                 },
                 "cache_bytes": count(CACHE_BYTES_MIN as u64, None, cache_bytes, "Memory for what \
                     was read from the disk."),

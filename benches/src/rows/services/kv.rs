@@ -1,11 +1,11 @@
 //! Rows `services.kv.*`: a key-value provider, keys of 32 bytes, values of 100.
 //!
-//! - `services.kv.{sm,tcp}.{hashed,ordered,redb}.{get,put}.SIZE`: calls per second of 32 ULTs at
-//!   the origin's only xstream, on random keys of as many as the id says; puts replace values.
+//! - `services.kv.{sm,tcp}.{hashed,ordered,redb,lmdb}.{get,put}.SIZE`: calls per second of 32 ULTs
+//!   at the origin's only xstream, on random keys of as many as the id says; puts replace values.
 //!   Floor: an RPC that carries the same bytes both ways and does nothing, alternating. The target
 //!   has one xstream, too.
-//! - `services.kv.sm.{redb,fjall}.put.synced`: the same with puts that are on the disk when they
-//!   are answered. No floor: what a disk does between two syncs is its own.
+//! - `services.kv.sm.{redb,fjall,lmdb}.put.synced`: the same with puts that are on the disk when
+//!   they are answered. No floor: what a disk does between two syncs is its own.
 //! - `services.kv.sm.{hashed,ordered}.get_many.{10k,1m}`: keys per second of 4 ULTs that ask for
 //!   1,000 keys at a time. No floor.
 
@@ -64,6 +64,7 @@ impl Store {
             Self::Memory(MemoryOrder::Ordered) => "ordered",
             Self::Memory(_) => "hashed",
             Self::Disk(StoreKind::Fjall) => "fjall",
+            Self::Disk(StoreKind::Lmdb) => "lmdb",
             Self::Disk(_) => "redb",
         }
     }

@@ -31,7 +31,7 @@ pub(super) struct Limits {
 impl Limits {
     pub(super) fn new(config: &StoreConfig) -> Self {
         Self {
-            key_bytes: config.max_key_bytes,
+            key_bytes: config.max_key_bytes.min(config.kind.longest_key()),
             value_bytes: config.max_value_bytes,
             bytes: config.max_bytes,
         }

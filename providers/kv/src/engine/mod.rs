@@ -33,12 +33,16 @@ use store::fjall::FjallStore;
 use store::hashed::HashedStore;
 pub(crate) use store::interface::Written;
 use store::interface::{Store, Usage};
+#[cfg(feature = "lmdb")]
+use store::lmdb::LmdbStore;
 use store::ordered::OrderedStore;
 use store::redb::RedbStore;
 pub(crate) use view::{Record, View};
 use writer::Writer;
 
 use crate::model::{Batch, Durability, Outcomes};
+#[cfg(not(feature = "lmdb"))]
+use crate::store_config::WITHOUT_LMDB;
 use crate::{KvError, MemoryOrder, StoreConfig, StoreKind};
 
 /// A database that is open. Its methods suspend the calling ULT while they wait. Dropping it waits
@@ -225,6 +229,10 @@ fn opening(config: &StoreConfig) -> Open {
             (StoreKind::Fjall, _) => {
                 Box::new(FjallStore::open(&path, cache_bytes, integrity, health)?)
             }
+            #[cfg(feature = "lmdb")]
+            (StoreKind::Lmdb, _) => Box::new(LmdbStore::open(&path, integrity, health)?),
+            #[cfg(not(feature = "lmdb"))]
+            (StoreKind::Lmdb, _) => return Err(KvError::Failed(WITHOUT_LMDB.into())),
         })
     };
     Box::new(opened)

@@ -1,9 +1,7 @@
 //! A store in a directory, by `fjall`: a log-structured merge tree.
 //!
-//! All is in one tree, so that a batch of it is whole: a record under `r` and its key, the numbers
-//! of the store under `m`, bytes of its owner under `n`, all sealed. `fjall` keeps a checksum of
-//! each block as well, so that a block that is damaged costs its own keys, which answer with an
-//! error.
+//! All is in one tree (`one_tree`). `fjall` keeps a checksum of each block as well, so that a block
+//! that is damaged costs its own keys, which answer with an error.
 //!
 //! Where its manifest is damaged, it aborts the process when it opens it: its destructor panics in
 //! the midst of a panic. The end of a log that is damaged counts as a write that was not finished.
@@ -18,15 +16,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use fjall::{Database, Error, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 
 use super::interface::{Keeps, Store, Usage, Writes};
+use super::one_tree::{NOTE_KEY, STATE_KEY, key_of, stored_key, stored_range};
 use crate::engine::contain::{Health, io_error};
 use crate::engine::sealed::{StoreState, seal, seal_note, unseal, unseal_note};
 use crate::engine::view::{Bounds, Record, View, is_empty};
 use crate::{Integrity, KvError};
 
 const TREE: &str = "margo_kv";
-const RECORD: u8 = b'r';
-const STATE_KEY: &[u8] = b"m";
-const NOTE_KEY: &[u8] = b"n";
 
 /// The file by which a directory is known to be one of `fjall`.
 const MARKER: &str = "version";
@@ -139,13 +135,6 @@ fn with_tree<T>(
     health.contain(|| call(tree).map_err(|error| error_of(place, &error)))
 }
 
-fn stored_key(key: &[u8]) -> Vec<u8> {
-    let mut stored = Vec::with_capacity(1 + key.len());
-    stored.push(RECORD);
-    stored.extend_from_slice(key);
-    stored
-}
-
 impl Store for FjallStore {
     fn id(&self) -> Option<u64> {
         Some(self.id)
@@ -245,11 +234,9 @@ impl View for FjallView {
         if is_empty(range) {
             return Ok(());
         }
-        let (from, to) = (range.0.map(stored_key), range.1.map(stored_key));
-        let from = if from == Bound::Unbounded { Bound::Included(vec![RECORD]) } else { from };
-        let to = if to == Bound::Unbounded { Bound::Excluded(vec![RECORD + 1]) } else { to };
+        let range = stored_range(range);
         let mut records = with_tree(&self.tree, &self.health, &self.place, |tree| {
-            Ok(self.snapshot.range(tree, (from, to)))
+            Ok(self.snapshot.range(tree, range))
         })?;
         let mut next = || {
             let next = if backwards { records.next_back() } else { records.next() };
@@ -257,7 +244,7 @@ impl View for FjallView {
             next.map_err(|error| error_of(&self.place, &error))
         };
         while let Some((stored, sealed)) = self.health.contain(&mut next)? {
-            let key = stored.get(1..).unwrap_or_default();
+            let key = key_of(&stored);
             if visit(key, unseal(key, &sealed)?).is_break() {
                 break;
             }

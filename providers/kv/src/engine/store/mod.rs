@@ -7,6 +7,9 @@
 pub(super) mod fjall;
 pub(super) mod hashed;
 pub(super) mod interface;
+#[cfg(feature = "lmdb")]
+pub(super) mod lmdb;
+mod one_tree;
 pub(super) mod ordered;
 pub(super) mod redb;
 mod row;

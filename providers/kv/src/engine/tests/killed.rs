@@ -23,6 +23,12 @@ fn fjall() {
     killed("fjall", StoreKind::Fjall);
 }
 
+#[cfg(feature = "lmdb")]
+#[test]
+fn lmdb() {
+    killed("lmdb", StoreKind::Lmdb);
+}
+
 fn killed(test: &str, kind: StoreKind) {
     if let Some(place) = std::env::var_os(PLACE) {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();

@@ -5,6 +5,8 @@ mod copies;
 mod faults;
 mod full_disk;
 mod killed;
+#[cfg(feature = "lmdb")]
+mod lmdb;
 mod model;
 mod queue;
 
@@ -60,6 +62,8 @@ fn every_store(dir: &Path) -> Vec<StoreConfig> {
         StoreConfig::memory(MemoryOrder::Ordered),
         StoreConfig::new(StoreKind::Redb, dir.join("redb")),
         StoreConfig::new(StoreKind::Fjall, dir.join("fjall")),
+        #[cfg(feature = "lmdb")]
+        StoreConfig::new(StoreKind::Lmdb, dir.join("lmdb")),
     ]
 }
 
