@@ -68,7 +68,7 @@ pub use model::{Batch, Change, Changed, Condition, Durability, KeyRange, Outcome
 pub use provider::{KvComponent, KvProvider};
 pub use rpc::{
     CHANGE, COUNT, ChangeArgs, CountArgs, Entry, FLUSH, Found, GET, GET_MANY, GetArgs, GetManyArgs,
-    IDENTITY, KvStat, LIST, Lengths, ListArgs, MEASURE, Meta, Page, PageToken, Part, READ,
-    ReadArgs, STAT, Selection, WAIT, WaitArgs,
+    IDENTITY, KvStat, LIST, Lengths, ListArgs, MEASURE, Meta, PUT, Page, PageToken, Part, PutArgs,
+    READ, ReadArgs, STAT, Selection, WAIT, WaitArgs,
 };
 pub use store_config::{Integrity, MemoryOrder, StoreConfig, StoreKind, SyncPolicy};

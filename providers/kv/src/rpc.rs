@@ -4,6 +4,7 @@
 //! transfer where they would not fit: [`Part`] says which. The type parameters are for origins,
 //! which send what they borrow.
 
+use std::convert::Infallible;
 use std::ops::Bound;
 
 use margo::encoding::Bytes;
@@ -31,7 +32,10 @@ pub const READ: Rpc<ReadArgs, Result<Meta, KvError>> = Rpc::new("kv_read");
 /// Tells how long the values of keys are; nothing for a key that is not there.
 pub const MEASURE: Rpc<Vec<Bytes>, Result<Vec<Option<Meta>>, KvError>> = Rpc::new("kv_measure");
 
-/// Makes changes.
+/// Sets the value of a key, and tells its version.
+pub const PUT: Rpc<PutArgs, Result<u64, KvError>> = Rpc::new("kv_put");
+
+/// Makes changes, each with its own outcome.
 pub const CHANGE: Rpc<ChangeArgs, Result<Outcomes, KvError>> = Rpc::new("kv_change");
 
 /// Counts keys.
@@ -59,6 +63,7 @@ pub(crate) fn description() -> ServiceDescription {
         MethodDescription::of(GET_MANY, &[]).about("The values of keys, each with its result."),
         MethodDescription::of(READ, &[]).about("Copies a value into exposed memory."),
         MethodDescription::of(MEASURE, &["keys"]).about("How long values are."),
+        MethodDescription::of(PUT, &[]).about("Sets a value; its version."),
         MethodDescription::of(CHANGE, &[]).about("Puts, appends and erases, all of them or each."),
         MethodDescription::of(COUNT, &[]).about("The number of keys."),
         MethodDescription::of(LIST, &[]).about("Keys in their order, by pages of one moment."),
@@ -239,6 +244,46 @@ pub struct ReadArgs<B = Bytes> {
     /// The origin's memory, writable; filled from its beginning. [`KvError::TooSmall`] if the value
     /// is longer.
     pub bulk: Bulk,
+}
+
+/// Arguments of [`PUT`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, ProviderId};
+/// # use margo_provider_kv::*;
+/// # let limit = std::time::Duration::from_secs(10);
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
+/// # let running = KvProvider::start(provider, &config)?;
+/// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
+/// # let kv = KvClient::new(&service, target.clone());
+/// use margo::encoding::Bytes;
+/// use margo_provider_kv::{Condition, PUT, PutArgs};
+///
+/// let (key, value) = (Bytes(&b"apple"[..]), Bytes(&b"red"[..]));
+/// let args = PutArgs { key, value, when: Condition::Absent, durability: None };
+/// let version = service.forward(PUT.sending(), &target, &args)??;
+/// assert_eq!(kv.get(b"apple", limit)?.version, version);
+/// # drop(running);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PutArgs<B = Bytes> {
+    /// The key.
+    pub key: B,
+    /// The new value. For one that is longer than the eager size of the transport, [`CHANGE`] is
+    /// quicker.
+    pub value: B,
+    /// As in [`Change::Put`].
+    pub when: Condition<B>,
+    /// As in [`ChangeArgs`].
+    pub durability: Option<Durability>,
+}
+
+impl DecodeInPlace for PutArgs {
+    type InPlace<'a> = PutArgs<Bytes<&'a [u8]>>;
 }
 
 /// Bytes of a [`ChangeArgs`].
@@ -729,6 +774,12 @@ impl<B> Batch<B> {
 }
 
 impl<B> Condition<B> {
+    /// The condition with other bytes.
+    pub(crate) fn map<C>(self, mut to: impl FnMut(B) -> C) -> Condition<C> {
+        let Ok(condition) = self.try_map(&mut |bytes| Ok::<_, Infallible>(to(bytes)));
+        condition
+    }
+
     fn try_map<C, E>(self, to: &mut impl FnMut(B) -> Result<C, E>) -> Result<Condition<C>, E> {
         Ok(match self {
             Self::Always => Condition::Always,

@@ -26,10 +26,10 @@ use self::member::{Clock, Member, result_of_key};
 use crate::members::Membership;
 use crate::model::{Batch, Change, Changed, Condition, Durability, KeyRange, Outcomes};
 use crate::rpc::{
-    COUNT, ChangeArgs, CountArgs, FLUSH, Found, GET, GET_MANY, GetArgs, GetManyArgs, IDENTITY,
-    KvStat, MEASURE, Meta, Part, STAT, Selection, WAIT, WaitArgs,
+    COUNT, CountArgs, FLUSH, Found, GET, GET_MANY, GetArgs, GetManyArgs, IDENTITY, KvStat, MEASURE,
+    Meta, PUT, PutArgs, STAT, Selection, WAIT, WaitArgs,
 };
-use crate::{CHANGE, ClientError, KvError};
+use crate::{ClientError, KvError};
 
 /// Longest value that an answer carries, if it is not asked for otherwise. Up to here a copy at
 /// each side takes less time than the further call does that fetches a long one without copies.
@@ -348,7 +348,13 @@ impl KvClient {
         when: Condition<&[u8]>,
         limit: Duration,
     ) -> Result<u64, ClientError> {
-        version(self.change(Change::Put { key, value, when }, limit)?)
+        let eager = self.known.instance.network().eager_bytes();
+        let is_short = |bytes: &[u8]| bytes.len() <= eager;
+        if !is_short(value) || matches!(when, Condition::Value(old) if !is_short(old)) {
+            return version(self.change(Change::Put { key, value, when }, limit)?);
+        }
+        let args = self.put_args(key, value, when);
+        self.known.follow(key, limit, |_, member, left, _| member.call(PUT.sending(), &args, left))
     }
 
     /// Adds bytes at the end of a value, which is empty where the key is not there. Returns the
@@ -523,8 +529,8 @@ impl KvClient {
         self.known.cluster().member(key).start(GET.sending(), &args, limit)
     }
 
-    /// As [`put`](Self::put), and returns when the call is on its way. The value travels with it,
-    /// so it is not for long ones.
+    /// As [`put`](Self::put), and returns when the call is on its way, as
+    /// [`start_get`](Self::start_get) does. The value travels with it, so it is not for long ones.
     ///
     /// # Errors
     ///
@@ -534,15 +540,19 @@ impl KvClient {
         key: &[u8],
         value: &[u8],
         limit: Duration,
-    ) -> Result<ForwardRequest<Result<Outcomes, KvError>>, ForwardError> {
-        let cluster = self.known.cluster();
-        let member = cluster.member(key);
-        let (key, value) = (Part::Here(Bytes(key)), Part::Here(Bytes(value)));
-        let changes = vec![Change::Put { key, value, when: Condition::Always }];
-        let batch = Batch { is_atomic: true, only_if: Vec::new(), changes };
-        let durability = self.durability;
-        let args = ChangeArgs { batch, durability, bulk: None, skip: 0, epoch: 0 };
-        member.start(CHANGE.sending(), &args, limit)
+    ) -> Result<ForwardRequest<Result<u64, KvError>>, ForwardError> {
+        let args = self.put_args(key, value, Condition::Always);
+        self.known.cluster().member(key).start(PUT.sending(), &args, limit)
+    }
+
+    fn put_args<'a>(
+        &self,
+        key: &'a [u8],
+        value: &'a [u8],
+        when: Condition<&'a [u8]>,
+    ) -> PutArgs<Bytes<&'a [u8]>> {
+        let (key, value, when) = (Bytes(key), Bytes(value), when.map(Bytes));
+        PutArgs { key, value, when, durability: self.durability }
     }
 
     /// Makes one change.

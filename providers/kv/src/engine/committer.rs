@@ -21,7 +21,7 @@ use super::copy;
 use super::group::{Group, Limits, TakenRecord};
 use super::sealed::random_id;
 use super::store::interface::{Keeps, Store, Usage, Writes, Written};
-use super::view::View;
+use super::view::{Record, View};
 use crate::members::Served;
 use crate::model::{Batch, Durability, Outcomes};
 use crate::{KvError, StoreConfig, SyncPolicy};
@@ -192,6 +192,29 @@ impl Committer {
         let mut told = Ok(Outcomes::new());
         self.try_commit([request], |outcome| told = outcome)?;
         told
+    }
+
+    /// Sets the value of a key in a store in memory, unless that needs the whole of
+    /// [`try_commit`](Self::try_commit).
+    pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Option<u64>, KvError> {
+        let Some(store) = self.store.as_mut().filter(|_| self.trouble.is_none()) else {
+            return Ok(None);
+        };
+        if self.limits.bound_all() || self.served.dirty.is_some() {
+            return Ok(None);
+        }
+        self.served.changes(key)?;
+        self.limits.check(key, value, 0)?;
+        let version = self.version + 1;
+        store.put(key, Record { version, value })?;
+        self.version = version;
+        let usage = store.usage();
+        self.shown.count(|counters| {
+            (counters.usage, counters.version) = (usage, version);
+            counters.commits += 1;
+            counters.changes += 1;
+        });
+        Ok(Some(version))
     }
 
     /// Tells the outcome of each request before they are committed.

@@ -37,8 +37,13 @@ impl Limits {
         }
     }
 
+    /// Returns whether the database may not hold more than some bytes.
+    pub(super) fn bound_all(&self) -> bool {
+        self.bytes.is_some()
+    }
+
     /// Checks lengths; `more` is what a value has already.
-    fn check(&self, key: &[u8], value: &[u8], more: usize) -> Result<(), KvError> {
+    pub(super) fn check(&self, key: &[u8], value: &[u8], more: usize) -> Result<(), KvError> {
         check_length("a key", key.len(), self.key_bytes)?;
         check_length("a value", value.len().saturating_add(more), self.value_bytes)
     }
@@ -177,9 +182,7 @@ impl<'v> Group<'v> {
         look: impl FnOnce(Option<Record<'_>>) -> R,
     ) -> Result<R, KvError> {
         if let Some(written) = self.writes.get(key) {
-            let record = written.as_ref();
-            let record = record.map(|it| Record { version: it.version, value: &it.value });
-            return Ok(look(record));
+            return Ok(look(written.as_ref().map(Written::record)));
         }
         let (mut look, mut seen) = (Some(look), None);
         self.view.get(key, &mut |record| seen = look.take().map(|look| look(Some(record))))?;

@@ -30,7 +30,7 @@ use serde::de::DeserializeOwned;
 
 use self::service::{Service, say_if_untold};
 use crate::rpc::{
-    CHANGE, COUNT, FLUSH, GET, GET_MANY, IDENTITY, LIST, MEASURE, MEMBERS, READ, STAT, WAIT,
+    CHANGE, COUNT, FLUSH, GET, GET_MANY, IDENTITY, LIST, MEASURE, MEMBERS, PUT, READ, STAT, WAIT,
     description,
 };
 use crate::steps::CHANGE_MEMBERS;
@@ -195,6 +195,18 @@ impl KvProvider {
         provider.serve(GET).in_place(move |(), args, request| own.get(args, &request))?;
         let own = service.clone();
         provider.serve(GET_MANY).in_place(move |(), args, request| own.get_many(args, &request))?;
+        let own = service.clone();
+        if own.is_in_memory() {
+            provider.serve(PUT).in_place(move |(), args, request| {
+                say_if_untold(&request, request.respond(&own.put(args, &request)));
+            })?;
+        } else {
+            // A disk is waited for: not with a receive buffer in hand.
+            provider.register(PUT, move |request| {
+                let (args, request) = request.take_args();
+                say_if_untold(&request, request.respond(&own.put_by_batch(args, &request)));
+            })?;
+        }
         let own = service.clone();
         provider.register(CHANGE, move |request| {
             let (args, request) = request.take_args();

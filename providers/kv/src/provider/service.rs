@@ -23,10 +23,10 @@ use super::waiters::{Waiters, Wake};
 use crate::config::KvConfig;
 use crate::engine::{Database, Record, Stats, View};
 use crate::members::shard_of_key;
-use crate::model::{Batch, Durability, Outcomes};
+use crate::model::{Batch, Change, Changed, Condition, Durability, Outcomes};
 use crate::rpc::{
     ChangeArgs, CountArgs, Entry, Found, GetArgs, GetManyArgs, KvStat, ListArgs, Meta, Page,
-    PageToken, Part, ReadArgs, WaitArgs,
+    PageToken, Part, PutArgs, ReadArgs, WaitArgs,
 };
 use crate::{KvError, StartError, StoreKind};
 
@@ -210,6 +210,45 @@ impl Service {
         request.args().iter().enumerate().map(each).collect()
     }
 
+    pub(super) fn is_in_memory(&self) -> bool {
+        self.is_in_memory
+    }
+
+    /// Sets a value in memory, without a batch if nothing else has to be looked at.
+    pub(super) fn put(
+        &self,
+        args: PutArgs<Bytes<&[u8]>>,
+        request: &Request<u64>,
+    ) -> Result<u64, KvError> {
+        let PutArgs { key, value, when, durability } = args;
+        if when == Condition::Always {
+            self.views.sweep(Instant::now);
+            let wake = Wake::of_key(&key, &self.waiters);
+            if let Some(version) = self.database(&key).put(&key, &value, request.deadline())? {
+                self.waiters.wake(wake);
+                return Ok(version);
+            }
+        }
+        let own = |bytes: Bytes<&[u8]>| Bytes(bytes.to_vec());
+        let args = PutArgs { key: own(key), value: own(value), when: when.map(own), durability };
+        self.put_by_batch(args, request)
+    }
+
+    pub(super) fn put_by_batch(
+        &self,
+        args: PutArgs,
+        request: &Request<u64>,
+    ) -> Result<u64, KvError> {
+        let PutArgs { key, value, when, durability } = args;
+        let changes = vec![Change::Put { key, value, when }];
+        let batch = Batch { changes, ..Batch::default() };
+        match self.apply(batch, (0, durability), request)?.pop() {
+            Some(Ok(Changed::Put { version })) => Ok(version),
+            Some(Err(error)) => Err(error),
+            other => Err(KvError::Failed(format!("{other:?} for a put"))),
+        }
+    }
+
     pub(super) fn change(
         &self,
         args: ChangeArgs,
@@ -267,11 +306,11 @@ impl Service {
         self.apply(batch, asked, request)
     }
 
-    fn apply(
+    fn apply<R>(
         &self,
         batch: Batch,
         (epoch, durability): (u64, Option<Durability>),
-        request: &Request<Outcomes>,
+        request: &Request<R>,
     ) -> Result<Outcomes, KvError> {
         // Old views cost something from now on: the store keeps for them what is changed.
         self.views.sweep(Instant::now);

@@ -53,6 +53,11 @@ impl Wake {
         });
         Self::Keys(set.collect())
     }
+
+    /// As [`of`](Self::of), of a change of one key.
+    pub(super) fn of_key(key: &[u8], waiters: &Waiters) -> Self {
+        if waiters.len() == 0 { Self::All } else { Self::Keys(vec![key.to_vec()]) }
+    }
 }
 
 impl Waiters {

@@ -181,9 +181,8 @@ impl Store for FjallStore {
                 let stored = stored_key(key);
                 match written {
                     Some(written) => {
-                        let record = Record { version: written.version, value: &written.value };
                         sealed.clear();
-                        seal(&mut sealed, key, record);
+                        seal(&mut sealed, key, written.record());
                         batch.insert(tree, stored, sealed.as_slice());
                     }
                     None => batch.remove(tree, stored),

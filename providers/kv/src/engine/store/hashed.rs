@@ -18,7 +18,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
-use super::interface::{Keeps, Store, Usage, Writes, Written};
+use super::interface::{Keeps, Store, Usage, Writes};
 use super::row::{Row, Rows};
 use crate::KvError;
 use crate::engine::view::{Bounds, Record, View};
@@ -69,8 +69,14 @@ impl Tables {
         Rows::sorted(rows)
     }
 
+    /// Sets or erases a record.
+    fn write(&self, key: &[u8], row: Option<Row>, usage: &mut Usage) {
+        usage.add(row.as_ref().map(Row::bytes));
+        usage.remove(self.replace(key, row).as_ref().map(Row::bytes));
+    }
+
     /// Sets or erases a record, and returns the one before it.
-    fn write(&self, key: &[u8], row: Option<Row>) -> Option<Row> {
+    fn replace(&self, key: &[u8], row: Option<Row>) -> Option<Row> {
         let hash = self.hasher.hash_one(key);
         let mut table = self.table_of(hash).write().unwrap_or_else(PoisonError::into_inner);
         let is_same = |row: &Row| row.key() == key;
@@ -103,11 +109,19 @@ impl Store for HashedStore {
         let Self { tables, usage, scratch, .. } = self;
         let _whole = tables.commits.lock().unwrap_or_else(PoisonError::into_inner);
         for (key, written) in writes {
-            let row = written.map(|written: Written| Row::new(&key, &written, scratch));
-            usage.add(row.as_ref().map(Row::bytes));
-            usage.remove(tables.write(&key, row).as_ref().map(Row::bytes));
+            let row = written.map(|written| Row::new(&key, written.record(), scratch));
+            tables.write(&key, row, usage);
         }
         self.version = version;
+        Ok(())
+    }
+
+    fn put(&mut self, key: &[u8], record: Record<'_>) -> Result<(), KvError> {
+        let Self { tables, usage, scratch, .. } = self;
+        let row = Row::new(key, record, scratch);
+        let _whole = tables.commits.lock().unwrap_or_else(PoisonError::into_inner);
+        tables.write(key, Some(row), usage);
+        self.version = record.version;
         Ok(())
     }
 

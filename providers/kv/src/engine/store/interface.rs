@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::KvError;
-use crate::engine::view::View;
+use crate::engine::view::{Record, View};
 
 /// The record that a key has after a group of changes; `None` if it was erased. In the order of
 /// keys, which trees like.
@@ -24,6 +24,13 @@ pub(crate) struct Usage {
     pub(crate) keys: u64,
     /// Bytes of keys and values; in fjall of its files.
     pub(crate) bytes: u64,
+}
+
+impl Written {
+    /// The record, borrowed.
+    pub(crate) fn record(&self) -> Record<'_> {
+        Record { version: self.version, value: &self.value }
+    }
 }
 
 impl Usage {
@@ -89,6 +96,13 @@ pub(crate) trait Store: Send {
     /// Makes all writes or none, and from then on has this version. Synced, they are on the disk
     /// with all before them.
     fn commit(&mut self, writes: Writes, version: u64, synced: bool) -> Result<(), KvError>;
+
+    /// Commits one record, with its version; not synced.
+    fn put(&mut self, key: &[u8], record: Record<'_>) -> Result<(), KvError> {
+        let Record { version, value } = record;
+        let written = Written { version, value: value.to_vec() };
+        self.commit(Writes::from([(key.to_vec(), Some(written))]), version, false)
+    }
 
     /// Has all that was committed on the disk.
     fn sync(&mut self) -> Result<(), KvError>;

@@ -140,9 +140,8 @@ impl LmdbStore {
                 usage.remove(old);
                 match written {
                     Some(written) => {
-                        let record = Record { version: written.version, value: &written.value };
                         sealed.clear();
-                        seal(&mut sealed, key, record);
+                        seal(&mut sealed, key, written.record());
                         usage.add(Some(bytes(&sealed) as u64));
                         tree.put(&mut transaction, &stored, &sealed)?;
                     }

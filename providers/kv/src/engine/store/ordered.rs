@@ -33,6 +33,16 @@ pub(crate) struct OrderedStore {
     scratch: Vec<u8>,
 }
 
+/// Sets or erases a record.
+fn write(tree: &mut Tree, key: &[u8], row: Option<Row>, usage: &mut Usage) {
+    usage.add(row.as_ref().map(Row::bytes));
+    let old = match row {
+        Some(row) => tree.insert(SmallVec::from_slice(key), row),
+        None => tree.remove(key),
+    };
+    usage.remove(old.as_ref().map(Row::bytes));
+}
+
 impl Store for OrderedStore {
     fn version(&self) -> u64 {
         self.version
@@ -50,15 +60,19 @@ impl Store for OrderedStore {
         let Self { tree, usage, scratch, .. } = self;
         let mut tree = tree.write().unwrap_or_else(PoisonError::into_inner);
         for (key, written) in writes {
-            let row = written.map(|written| Row::new(&key, &written, scratch));
-            usage.add(row.as_ref().map(Row::bytes));
-            let old = match row {
-                Some(row) => tree.insert(SmallVec::from_slice(&key), row),
-                None => tree.remove(key.as_slice()),
-            };
-            usage.remove(old.as_ref().map(Row::bytes));
+            let row = written.map(|written| Row::new(&key, written.record(), scratch));
+            write(&mut tree, &key, row, usage);
         }
         self.version = version;
+        Ok(())
+    }
+
+    fn put(&mut self, key: &[u8], record: Record<'_>) -> Result<(), KvError> {
+        let Self { tree, usage, scratch, .. } = self;
+        let row = Row::new(key, record, scratch);
+        let mut tree = tree.write().unwrap_or_else(PoisonError::into_inner);
+        write(&mut tree, key, Some(row), usage);
+        self.version = record.version;
         Ok(())
     }
 

@@ -202,9 +202,8 @@ impl Store for RedbStore {
                 let bytes = |sealed: &[u8]| (key.len() + sealed.len()).saturating_sub(HEADER_BYTES);
                 let old = match written {
                     Some(written) => {
-                        let record = Record { version: written.version, value: &written.value };
                         sealed.clear();
-                        seal(&mut sealed, key, record);
+                        seal(&mut sealed, key, written.record());
                         usage.add(Some(bytes(&sealed) as u64));
                         records.insert(key, sealed.as_slice())?
                     }

@@ -3,7 +3,6 @@
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-use super::interface::Written;
 use crate::KvError;
 use crate::engine::view::{Bounds, Record, View};
 
@@ -16,8 +15,8 @@ pub(super) struct Row(Arc<[u8]>);
 
 impl Row {
     /// `scratch` is memory to put it together in.
-    pub(super) fn new(key: &[u8], written: &Written, scratch: &mut Vec<u8>) -> Self {
-        let Written { version, value } = written;
+    pub(super) fn new(key: &[u8], record: Record<'_>, scratch: &mut Vec<u8>) -> Self {
+        let Record { version, value } = record;
         // Keys are shorter: `MAX_KEY_BYTES`.
         let key_len = u32::try_from(key.len()).unwrap_or(u32::MAX);
         scratch.clear();
