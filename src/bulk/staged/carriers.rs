@@ -97,7 +97,7 @@ impl Instance {
         self.inner().devices.staging(device, make)
     }
 
-    /// A buffer near the device, which peers of this host copy directly.
+    /// A buffer near the device.
     fn pinned_buffer(
         &self,
         device: &device::Device,

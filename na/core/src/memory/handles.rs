@@ -307,10 +307,9 @@ impl LocalMem {
             return None;
         }
         let segments: Box<[_]> = region.pieces(range.start, len).collect();
-        // A mapping of peers begins where the block does.
-        let block = region.block().filter(|_| len == region.len()).cloned();
+        // Without the block: a peer keeps what it has mapped, longer than it has the key.
         let is_raw = region.is_raw();
-        Some(Memory { block, is_raw, ..Memory::of(segments, Box::new(self.clone())) })
+        Some(Memory { is_raw, ..Memory::of(segments, Box::new(self.clone())) })
     }
 
     /// A reference that does not keep the memory registered, for handles that travel.

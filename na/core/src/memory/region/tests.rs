@@ -331,6 +331,26 @@ fn bytes_elsewhere_are_leased_by_their_length_and_never_copied() {
 }
 
 #[test]
+fn an_alias_is_a_part_under_a_key_of_its_own_that_peers_cannot_map() {
+    let table = RegionTable::new();
+    let whole = Memory::alloc(4096, &crate::AllocOptions::default()).unwrap();
+    let whole = table.register_local(whole, Access::ReadWrite).unwrap();
+    let part = table.register(whole.alias(10..20).unwrap(), Access::WriteOnly).unwrap();
+    assert!(part.region().block().is_none() && whole.region().block().is_some());
+    assert!(part.write_at(0, &[7; 10]) && !part.write_at(1, &[7; 10]));
+    let mut bytes = [0; 12];
+    assert!(whole.read_at(9, &mut bytes));
+    assert_eq!(bytes, [0, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 0]);
+    assert!(whole.alias(0..4097).is_none() && whole.alias(4097..4097).is_none());
+    // The memory is there for as long as the part is.
+    let key = part.key();
+    let whole = whole.reclaim().unwrap_err();
+    part.revoke(drop);
+    assert!(table.lease(key, 0, 1, true).is_err());
+    assert!(whole.reclaim().is_ok());
+}
+
+#[test]
 fn a_guard_goes_before_the_owner() {
     struct Tells(&'static str, mpsc::Sender<&'static str>);
     impl Drop for Tells {
