@@ -4,4 +4,5 @@
 mod copies;
 mod layout;
 mod memory;
+mod real;
 mod two_processes;

@@ -19,32 +19,37 @@
 //! user. A peer that does not go on with its side ends its request when that has stood still for
 //! `margo.bulk.timeout_msec`.
 
+use device::{Device, DeviceError, Driver};
+
 use crate::{InitError, Instance};
 
 pub(crate) mod carriers;
 pub(crate) mod owner;
 pub(crate) mod start;
 
-/// Makes the devices of `margo.device.devices` ready, or all, if `mercury.na_request_mem_device`
-/// asks for it. `driver`: another one than that of the machine.
-pub(crate) fn make_ready(
-    instance: &Instance,
-    driver: Option<device::Driver>,
-) -> Result<(), InitError> {
+/// Opens the devices of these names, or all if there are none; it takes its time. `driver`: another
+/// one than that of the machine.
+pub(crate) fn open_devices(
+    names: &[String],
+    driver: Option<Driver>,
+) -> Result<Vec<Device>, DeviceError> {
+    let driver = driver.map_or_else(Driver::cuda, Ok)?;
+    if names.is_empty() {
+        return driver.devices()?.iter().map(|device| driver.device(device.index)).collect();
+    }
+    names.iter().map(|name| driver.device_named(name)).collect()
+}
+
+/// Makes the devices of `margo.device.devices` ready, if `mercury.na_request_mem_device` asks for
+/// it.
+pub(crate) fn make_ready(instance: &Instance, driver: Option<Driver>) -> Result<(), InitError> {
     let resolved = &instance.inner().resolved;
     if !resolved.mercury.na_request_mem_device {
         return Ok(());
     }
     let names = resolved.device.devices.clone();
-    // Opening the driver takes its time.
-    let opened = ult::blocking(move || {
-        let driver = driver.map_or_else(device::Driver::cuda, Ok)?;
-        let of_all = driver.devices()?.into_iter().map(|device| device.index.to_string());
-        let names = if names.is_empty() { of_all.collect() } else { names };
-        names.iter().map(|name| driver.device_named(name)).collect::<Result<Vec<_>, _>>()
-    });
-    let devices = opened.map_err(|error| InitError::Device(error.to_string()))?;
-    for device in devices {
+    let opened = ult::blocking(move || open_devices(&names, driver));
+    for device in opened.map_err(|error| InitError::Device(error.to_string()))? {
         instance.staging(&device).map_err(|error| InitError::Device(error.to_string()))?;
     }
     Ok(())

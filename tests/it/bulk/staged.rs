@@ -30,6 +30,8 @@ pub(super) struct Two {
     pub(super) peer: Instance,
     pub(super) fakes: [Fake; 2],
     pub(super) drivers: [Driver; 2],
+    /// The device that memory is of.
+    device: u32,
 }
 
 impl Two {
@@ -41,7 +43,7 @@ impl Two {
     fn of(owner: Instance, peer: Instance) -> Self {
         let fakes = [Fake::new(2, 1), Fake::new(2, 2)];
         let drivers = [0, 1].map(|side: usize| fakes[side].driver().unwrap());
-        Self { owner, peer, fakes, drivers }
+        Self { owner, peer, fakes, drivers, device: 1 }
     }
 
     fn sim(name: &str) -> Self {
@@ -51,7 +53,7 @@ impl Two {
 
     /// Device memory of the owner (0) or of the initiator (1).
     pub(super) fn memory(&self, side: usize, bytes: &[u8]) -> DeviceMemory {
-        let memory = self.drivers[side].device(1).unwrap().alloc(bytes.len()).unwrap();
+        let memory = self.drivers[side].device(self.device).unwrap().alloc(bytes.len()).unwrap();
         memory.write_at(0, bytes).unwrap();
         memory
     }
@@ -154,6 +156,20 @@ fn bytes_move_between_devices_and_hosts_in_each_direction() {
     let two = Two::sim("staged-moves");
     moves(&two);
     two.end();
+}
+
+#[test]
+fn bytes_move_to_and_from_a_device_of_this_machine() {
+    let driver = match Driver::cuda() {
+        Ok(driver) => driver,
+        Err(error) => return println!("SKIPPED: {error}"),
+    };
+    for transport in all_asked_for() {
+        let drivers = [driver.clone(), driver.clone()];
+        let two = Two { drivers, device: 0, ..Two::new(transport) };
+        moves(&two);
+        two.end();
+    }
 }
 
 #[test]
