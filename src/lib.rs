@@ -108,6 +108,7 @@ mod timer;
 #[doc(hidden)]
 pub use self::support::log;
 #[doc(hidden)]
+pub use ::device;
 pub use ::hg;
 pub use margo_config as config;
 pub use margo_macros::service;
@@ -284,6 +285,7 @@ mod pages {
         BulkData: "../docs/guide/src/bulk-data.md",
         ComingFromTonic: "../docs/guide/src/coming-from-tonic.md",
         Concepts: "../docs/guide/src/concepts.md",
+        Devices: "../docs/guide/src/devices.md",
         FirstService: "../docs/guide/src/first-service.md",
         Layouts: "../docs/guide/src/layouts.md",
         ManyCores: "../docs/guide/src/many-cores.md",

@@ -23,7 +23,7 @@ use margo::monitor::{Monitor, Statistics};
 use margo::{
     Access, Bulk, BulkRequest, Exposed, ForwardError, ForwardRequest, Handle, Instance,
     ProviderHandle, ProviderId, RegisterError, RespondError, RespondRequest, Rpc,
-    bulk_memory::BulkBuffer, cancel::CancelReason, cancel::CancelToken,
+    bulk_memory::BulkBuffer, cancel::CancelReason, cancel::CancelToken, device,
     elasticity::ElasticityError, errors::FinalizeError, errors::ProfileError, errors::TimerError,
 };
 use na::conformance::in_forked_child;
@@ -539,4 +539,38 @@ fn a_forked_child_does_not_wait_for_transfers_of_its_parent() {
         }
         mover.finalize_and_wait().unwrap();
     }
+}
+
+/// Memory of a device belongs to the process that has the driver.
+#[test]
+fn a_forked_child_cannot_move_memory_of_a_device_and_harms_none() {
+    let own = Instance::builder("na+sm://").start().unwrap();
+    let fake = device::fake::Fake::new(1, 1);
+    let memory = fake.driver().unwrap().device(0).unwrap().alloc(64).unwrap();
+    memory.write_at(0, &[7; 64]).unwrap();
+    let exposed = own.expose(memory, Access::ReadOnly).unwrap();
+    let mut buffer = own.memory().bulk_buffer(64).unwrap();
+    let (remote, before) = (exposed.bulk().clone(), fake.in_use());
+    let mut exposed = Some(exposed);
+    let check = |holds: bool, code: i32| if holds { Ok(()) } else { Err(code) };
+    let code = in_forked_child(&mut || {
+        let moved = own.pull(&own.self_addr(), &remote, 0, &mut buffer, 0..64);
+        check(moved.is_err(), 2)?;
+        let memory = exposed.take().ok_or(3)?.release().map_err(|_| 4)?;
+        check(matches!(memory.read_at(0, &mut [0; 8]), Err(device::DeviceError::Forked)), 5)?;
+        check(own.expose(memory, Access::ReadOnly).is_err(), 6)?;
+        check(fake.in_use() == before, 7)
+    });
+    assert_eq!(code, 0, "the step that failed");
+    own.pull(&own.self_addr(), &remote, 0, &mut buffer, 0..64).unwrap();
+    assert_eq!(buffer[..], [7; 64]);
+    drop((exposed, buffer));
+    own.finalize_and_wait().unwrap();
+    drop(own);
+    let end = Instant::now() + PATIENCE;
+    while fake.in_use() != device::fake::InUse::default() {
+        assert!(Instant::now() < end, "{:?}", fake.in_use());
+        std::thread::yield_now();
+    }
+    assert_eq!(fake.faults(), Vec::<String>::new());
 }

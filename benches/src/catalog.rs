@@ -20,6 +20,7 @@ use crate::floors::{attach, coroutine, memcpy};
 use crate::process::Context;
 use crate::rows::argobots::ops::Work as ArgobotsWork;
 use crate::rows::argobots::{Kind, Op, UNITS, ops_all, sync_ops};
+use crate::rows::device::{self, Between, Copied};
 use crate::rows::net::crowd::Crowd;
 use crate::rows::net::echo::{self, Node, Work};
 use crate::rows::net::hg_node::HgNode;
@@ -64,6 +65,8 @@ pub(crate) enum Group {
     Rpc,
     /// Bulk transfers
     Bulk,
+    /// Memory of a GPU
+    Device,
     /// Key-value provider
     Services,
     /// Streams and graphs of stages
@@ -172,6 +175,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(hg_cases());
     cases.extend(rpc_cases());
     cases.extend(bulk_cases());
+    cases.extend(device_cases());
     cases.extend(kv_cases());
     cases.extend(stream_cases());
     cases.extend(Fabric::ALL.into_iter().flat_map(fabric_cases));
@@ -554,6 +558,47 @@ fn bulk_cases() -> Vec<Case> {
     cases
 }
 
+fn device_cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (size, bytes) in device::SIZES {
+        for (what, copied) in [
+            ("pinned_h2d", Copied::PinnedToDevice),
+            ("pinned_d2h", Copied::PinnedToHost),
+            ("pageable_h2d", Copied::PageableToDevice),
+            ("pageable_d2h", Copied::PageableToHost),
+            ("within", Copied::Within),
+        ] {
+            let id = format!("device.{what}.{size}");
+            cases.push(Case::new(id, BytesPerSecond, NONE, move |c| {
+                device::floor(c, copied, bytes)
+            }));
+        }
+        for over in [Transport::Sm, Transport::Tcp] {
+            let settings = Settings { transport: over, patience: WaitPolicy::Poll };
+            for (what, from_device, to_device) in
+                [("h2d", false, true), ("d2h", true, false), ("d2d", true, true)]
+            {
+                let between = Between { from_device, to_device };
+                let id = format!("device.{}.{what}.{size}", over.word());
+                let row = move |c: &Context| device::run(c, settings, between, bytes);
+                let case = Case::new(id, BytesPerSecond, NONE, row);
+                cases.push(case.peer(move |c, ()| device::peer(c, settings, between, bytes)));
+            }
+        }
+    }
+    cases.into_iter().map(|case| unless(device::lacks, case)).collect()
+}
+
+/// A row that says what the machine lacks for it.
+fn unless(lacks: impl Fn() -> Option<String> + 'static, case: Case) -> Case {
+    let measure = case.measure;
+    let measure: Measure = Box::new(move |context| match lacks() {
+        Some(lacks) => Ok(Figure::lacking(lacks)),
+        None => measure(context),
+    });
+    Case { measure, ..case }
+}
+
 /// Time in ns that our round trip may take beyond a bare one.
 const FABRIC_OVERHEAD: f64 = 300.0;
 
@@ -576,15 +621,7 @@ fn fabric_cases(fabric: Fabric) -> Vec<Case> {
         cases.push(transfers_case(id(what), transfers, TimesFloor(FABRIC_SHARE)));
     }
     // Where the machine lacks the library or its provider, the rows say so.
-    let unless_lacking = |case: Case| {
-        let measure = case.measure;
-        let measure: Measure = Box::new(move |context| match fabric.lacks() {
-            Some(lacks) => Ok(Figure::lacking(lacks)),
-            None => measure(context),
-        });
-        Case { measure, ..case }
-    };
-    cases.into_iter().map(unless_lacking).collect()
+    cases.into_iter().map(|case| unless(move || fabric.lacks(), case)).collect()
 }
 
 #[cfg(test)]

@@ -56,6 +56,7 @@ pub use document::config::{
     Argobots, Config, Pool, PoolAccess, PoolKind, Scheduler, SchedulerKind, Xstream,
 };
 pub use document::dependency::Dependency;
+pub use document::device::DeviceOptions;
 pub use document::margo::{
     BulkOptions, DumpSignal, LogLevel, MargoOptions, MercuryBuild, MetricsOptions,
     PROVIDER_ID_DEFAULT, PROVIDER_ID_MAX, PayloadChecksum, Priority, Provider,

@@ -84,9 +84,9 @@ pub use self::registry::{check_address, ignored, open, open_group, plugin_for, p
 #[cfg(not(loom))]
 pub use na_core::{
     Access, Addr, AddrFormat, AllocOptions, Arrival, Certificates, Completion, CopyHelper,
-    DeniedReason, Device, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem, MemPart,
-    Memory, MsgBuf, OpId, OpenOptions, PeerLink, PeerName, PeerStats, PeerUsers, Plugin, Principal,
-    RawSegment, Refused, RegionTable, RemoteKeys, RemoteMem, RunBlocking, SessionChange,
-    SessionNews, SessionObserver, SharedBuffer, SmOptions, Subnet, Tag, TcpOptions, TcpSecurity,
-    Terms, TrafficClass, Transfer, UcxOptions, Uri, WeakMem, run_blocking_by,
+    DeniedReason, Device, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LingeringMemory,
+    LocalMem, MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerLink, PeerName, PeerStats, PeerUsers,
+    Plugin, Principal, RawSegment, Refused, RegionTable, RemoteKeys, RemoteMem, RunBlocking,
+    SessionChange, SessionNews, SessionObserver, SharedBuffer, SmOptions, Subnet, Tag, TcpOptions,
+    TcpSecurity, Terms, TrafficClass, Transfer, UcxOptions, Uri, WeakMem, run_blocking_by,
 };

@@ -59,10 +59,12 @@ pub(crate) enum Internal {
     Ping,
     Describe,
     Admin,
+    Staged,
 }
 
 impl Internal {
-    const ALL: [Self; 5] = [Self::Metrics, Self::Shutdown, Self::Ping, Self::Describe, Self::Admin];
+    const ALL: [Self; 6] =
+        [Self::Metrics, Self::Shutdown, Self::Ping, Self::Describe, Self::Admin, Self::Staged];
 }
 
 /// Most requests in hand for each RPC of the runtime itself.

@@ -86,7 +86,7 @@ impl Instance {
         buffer: B,
         term: Option<Deadline>,
     ) -> BulkRequest<B> {
-        let call = Arc::new(BulkCall::of_part(term, plan.local.clone()));
+        let call = Arc::new(BulkCall::of_part(term, plan.written()));
         let peer = plan.peer.clone();
         let started = match term.filter(|term| term.at <= Instant::now()) {
             Some(Deadline { limit, .. }) => {

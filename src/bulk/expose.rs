@@ -8,11 +8,13 @@ use na::{Access, AllocOptions, LocalMem, Memory, RawSegment, SharedBuffer, Terms
 use ult::Eventual;
 
 use crate::InstanceMemory;
+use crate::bulk::staged;
 use crate::memory::buffer::{LOST, comes_back, revoke};
+use crate::memory::device::attr_of;
 use crate::support::log::log;
 use crate::{
     BulkBuffer, BulkError, BulkPool, BulkPoolError, BulkPoolSpec, BulkSegments, Exposable, Exposed,
-    Instance,
+    Instance, RegisterError,
 };
 
 impl Instance {
@@ -59,6 +61,10 @@ impl Instance {
     /// arguments: a vector, several vectors as one, or a buffer of [`alloc`](Self::alloc), which
     /// peers of this host copy faster.
     ///
+    /// Memory of a device (a GPU), which is a [`DeviceMemory`](device::DeviceMemory), moves through
+    /// buffers of the host. An instance that does not listen can use it for its own transfers only,
+    /// as peers ask the owner to move it.
+    ///
     /// Several vectors are one range of bytes to peers, which neither see nor count the vectors;
     /// thousands cost about what one does.
     ///
@@ -79,11 +85,49 @@ impl Instance {
     /// # Errors
     ///
     /// [`BulkError::Register`]; also, with [`HgError::Forked`], in a child process that was forked
-    /// off.
+    /// off. For memory of a device also [`BulkError::Alloc`], when there is no pinned memory for
+    /// it, and in a tasklet [`BulkError::Tasklet`].
     ///
     /// Counterpart: `margo_bulk_create`.
     pub fn expose<B: Exposable>(&self, data: B, access: Access) -> Result<Exposed<B>, BulkError> {
+        if data.of_device().is_some() {
+            return self.expose_device(data, access, None);
+        }
         self.memory().expose_attr(data, access, MemoryAttr::default())
+    }
+
+    /// Not in the transport's table: see `memory/device.rs`.
+    fn expose_device<B: Exposable>(
+        &self,
+        data: B,
+        access: Access,
+        attr: Option<MemoryAttr>,
+    ) -> Result<Exposed<B>, BulkError> {
+        let refused = |what: String| BulkError::Register(HgError::Bulk(what));
+        if ult::is_tasklet() {
+            return Err(BulkError::Tasklet);
+        }
+        self.inner().may_start().map_err(BulkError::Register)?;
+        let pieces = data.of_device().unwrap_or_default();
+        let own = attr_of(pieces).map_err(refused)?;
+        if let Some(attr) = attr.filter(|attr| *attr != own) {
+            return Err(refused(format!("it is {own}, not {attr}")));
+        }
+        // A device that has no buffers is told now, and not to the peer.
+        pieces.first().map(|first| self.staging(first.device())).transpose()?;
+        let regions = &self.inner().devices.regions;
+        let registered = match staged::owner::serve(self) {
+            Ok(()) => regions.register(data.into_memory(), access),
+            // For transfers of our own alone: nobody can ask.
+            Err(RegisterError::NotListening { .. }) => {
+                regions.register_local(data.into_memory(), access)
+            }
+            Err(error) => return Err(refused(error.to_string())),
+        };
+        let memory = registered.map_err(|error| BulkError::Register(HgError::Na(error)))?;
+        let bulk = self.inner().core.bulk_handle_attr(&memory, own);
+        let bulk = bulk.map_err(BulkError::Register)?;
+        Ok(Exposed::new(bulk, memory, Arc::downgrade(self.inner()) as _))
     }
 
     pub(crate) fn expose_scope<T>(
@@ -124,12 +168,13 @@ impl Instance {
 
 impl InstanceMemory<'_> {
     /// As [`expose`](crate::Instance::expose), of memory of that kind and device, which peers are
-    /// told ([`Bulk::attr`]).
+    /// told ([`Bulk::attr`]). Memory of the host can have the number of a device that it is near.
     ///
     /// # Errors
     ///
-    /// [`BulkError::Register`], also for a kind that no transport can move: all but host memory.
-    /// Such memory is not shown to the transport.
+    /// [`BulkError::Register`], also where the memory is not of that kind: memory of a device is
+    /// what a [`DeviceMemory`](device::DeviceMemory) describes. Other memory that is said to be is
+    /// not shown to the transport.
     ///
     /// Counterpart: `margo_bulk_create_attr`.
     pub fn expose_attr<B: Exposable>(
@@ -138,6 +183,9 @@ impl InstanceMemory<'_> {
         access: Access,
         attr: MemoryAttr,
     ) -> Result<Exposed<B>, BulkError> {
+        if data.of_device().is_some() {
+            return self.instance.expose_device(data, access, Some(attr));
+        }
         // Before the transport takes addresses of a device for those of this process.
         attr.check().map_err(BulkError::Register)?;
         let memory = self.instance.register_memory(data.into_memory(), access)?;
@@ -185,8 +233,9 @@ impl InstanceMemory<'_> {
         terms: Terms,
     ) -> Result<Exposed<B>, BulkError> {
         let endpoint = self.inner().core.endpoint();
-        let is_kept =
-            endpoint.asks_owners() && (!terms.name_a_peer() || endpoint.knows_who_transfers());
+        // The owner of device memory is always asked.
+        let asks_owners = endpoint.asks_owners() || data.of_device().is_some();
+        let is_kept = asks_owners && (!terms.name_a_peer() || endpoint.knows_who_transfers());
         if !is_kept {
             let (transport, reason) = (endpoint.transport(), "it keeps no such terms of memory");
             let reason = reason.to_owned();

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hg::{Bulk, BulkOp, OpRef};
+use hg::{Bulk, BulkOp, HgError, OpRef};
 use na::LocalMem;
 
 use crate::operation::bulk_call::BulkCall;
@@ -23,6 +23,16 @@ pub(crate) struct Plan<'a> {
     pub(crate) remote: &'a Bulk,
     pub(crate) remote_offset: u64,
     pub(crate) local: Range<usize>,
+}
+
+impl Plan<'_> {
+    /// The part of the local memory that is written.
+    pub(crate) fn written(&self) -> Range<usize> {
+        match self.op {
+            BulkOp::Pull => self.local.clone(),
+            BulkOp::Push => 0..0,
+        }
+    }
 }
 
 /// Notes that a transfer without a deadline has begun, and looks after it.
@@ -109,11 +119,11 @@ impl Instance {
             return Err(BulkError::Tasklet);
         }
         let term = Deadline::of_call(limit, deadline::of_starter());
-        let (peer, local) = (plan.peer, plan.local.clone());
+        let (peer, written) = (plan.peer, plan.written());
         let call = Arc::new(BulkCall::waited_for(term.is_none()));
         let op = self.start_transfer(plan, lent.memory(), &call)?;
         let waited = self.wait_for(op, &call, term.map(|term| term.at));
-        lent.set_aside(&local);
+        lent.set_aside(&written);
         if let Err(unwind) = waited {
             resume_unwind(unwind);
         }
@@ -129,7 +139,7 @@ impl Instance {
         memory: &LocalMem,
         call: &Arc<BulkCall>,
     ) -> Result<OpRef, BulkError> {
-        let Plan { op, peer, remote, remote_offset, local } = plan;
+        let Plan { op, peer, remote, remote_offset, ref local } = plan;
         let len = usize::try_from(memory.len()).unwrap_or(usize::MAX);
         if local.start > local.end || local.end > len {
             return Err(BulkError::LocalRange { start: local.start, end: local.end, len });
@@ -142,6 +152,15 @@ impl Instance {
         self.inner().may_start().map_err(failed)?;
         let bytes = local.len() as u64;
         self.inner().monitoring.transfer_starts(&call.watch, op, peer, bytes);
+        let not_started = |source: HgError| {
+            call.watch.over(&self.inner().monitoring, &call.given_up, &Err(source.clone()));
+            failed(source)
+        };
+        if memory.elsewhere().is_some() || remote.is_of_device() {
+            let started = self.start_staged(&plan, memory, call);
+            call.watch.started();
+            return started.map_err(not_started);
+        }
         let inner = self.inner();
         let (shard, addr) = inner.shards.route_to_peer(&inner.runtime, peer);
         let started = shard.core.transfer(
@@ -160,11 +179,7 @@ impl Instance {
         if call.may_stand() && !call.done.is_ready() {
             begun(self);
         }
-        started.map_err(|refused| {
-            let source = refused.0;
-            call.watch.over(&self.inner().monitoring, &call.given_up, &Err(source.clone()));
-            failed(source)
-        })
+        started.map_err(|refused| not_started(refused.0))
     }
 
     /// Waits for the end of a transfer. A ULT that is cancelled cancels its transfer, and unwinds

@@ -7,6 +7,7 @@ use margo_config::{
 use super::Daemon;
 use super::args::CheckArgs;
 use super::callers;
+use super::devices;
 use super::failure::Failure;
 use super::support::{document, output};
 use crate::layout::network_check::check_network;
@@ -25,8 +26,10 @@ pub(super) fn run(
     let text = document::read(&args.file)?;
     let flags = ConfigFlags { use_names: args.names, ..ConfigFlags::default() };
     let (mut at_start, mut may_call) = (Vec::new(), Vec::new());
+    let mut of_devices = Ok(Vec::new());
     let checked = Config::check_with(&text, &process_env, flags, |resolved| {
         at_start = start_warnings(resolved);
+        of_devices = devices::explain(resolved, None);
         may_call = resolved.security.as_ref().map(callers::explain).unwrap_or_default();
         let types = if others.is_none() { own_types(daemon, resolved) } else { Ok(()) };
         let found =
@@ -41,8 +44,10 @@ pub(super) fn run(
     let NotServed { foreign, misspelt } = not_served(daemon, &effective, others.unwrap_or(&[]));
     let is_never_kept_waiting = warnings.is_empty();
     let warnings: Vec<_> = warnings.iter().map(Warning::to_string).chain(at_start).collect();
-    let elsewhere = explained.as_ref().err();
+    let lacking = explained.as_ref().err().map(ToString::to_string);
+    let elsewhere = lacking.iter().chain(of_devices.as_ref().err());
     let elsewhere = elsewhere.map(|error| format!("it does not start on this machine: {error}"));
+    let elsewhere: Vec<_> = elsewhere.collect();
     let remarks: Vec<_> = warnings.iter().chain(&elsewhere).chain(&misspelt).collect();
     for remark in &remarks {
         output::note(format_args!("{called}: warning: {remark}"));
@@ -57,6 +62,7 @@ pub(super) fn run(
                 "No pool that is in use can be kept waiting by the order of pools.".to_owned(),
             );
         }
+        lines.extend(of_devices.unwrap_or_default());
         lines.extend(may_call);
         let warned = warnings.iter().chain(&misspelt);
         lines.extend(warned.map(|warning| format!("Warning: {warning}")));

@@ -44,6 +44,7 @@
 mod args;
 mod callers;
 mod check;
+mod devices;
 mod failure;
 mod serve;
 /// For the command `margo`, which has more commands.

@@ -132,6 +132,10 @@ pub enum InitError {
         /// The pool.
         pool: String,
     },
+    /// The devices that `mercury.na_request_mem_device` asks for cannot be used: the driver is
+    /// missing, or a device.
+    #[error("mercury.na_request_mem_device: {0}")]
+    Device(String),
     /// The server for Prometheus could not start.
     #[error("margo.metrics.listen: cannot listen on {listen}: {source}")]
     Metrics {
@@ -665,6 +669,13 @@ pub enum BulkError {
     /// Nothing was started, nor exposed. Transfer in a ULT.
     #[error("a tasklet cannot wait for a bulk transfer: make it in a ULT")]
     Tasklet,
+    /// The bytes are in the memory of a device, where this host can neither read nor write them.
+    /// Transfer them, or copy them by the device.
+    #[error(
+        "memory of a device cannot be read or written in place: transfer its bytes, or copy them \
+         with device::DeviceMemory"
+    )]
+    OfDevice,
     /// The handle cannot be bound to its owner, or names one that this transport cannot reach.
     #[error("the owner of a bulk handle: {0}")]
     Owner(#[source] HgError),

@@ -24,6 +24,7 @@ use crate::instance::instance_tree::InstanceTree;
 use crate::instance::provider_configs::ProviderConfigs;
 use crate::instance::reply::Reply;
 use crate::instance::shutdown::Shutdown;
+use crate::memory::device::Devices;
 use crate::memory::pool::Pools;
 use crate::memory::releasing::NetworkEnds;
 use crate::observe::audit::Audit;
@@ -145,6 +146,8 @@ pub(crate) struct Inner {
     /// The timer of the time series.
     pub(crate) sampling: OnceLock<Timer>,
     pub(crate) bulk_pools: Pools,
+    /// Memory of devices.
+    pub(crate) devices: Devices,
     pub(crate) profile: Profile,
 }
 

@@ -47,7 +47,6 @@ fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
         ),
         (mercury.auth_key.is_some() && !is_fabric, "mercury.auth_key"),
         (mercury.sm_info_string.is_some() && !mercury.auto_sm, "mercury.sm_info_string"),
-        (mercury.na_request_mem_device, "mercury.na_request_mem_device"),
     ];
     let ignored = na::ignored(&resolved.address, &na_options(resolved));
     let by_transport = ignored.into_iter().filter_map(|option| match option {
@@ -480,7 +479,6 @@ mod tests {
             ("ip_subnet", r#""10.0.0.0/8""#),
             ("auth_key", r#""0:0:1""#),
             ("sm_info_string", r#""x""#),
-            ("na_request_mem_device", "true"),
             ("na_addr_format", r#""ipv6""#),
             ("traffic_class", r#""low_latency""#),
         ] {

@@ -37,12 +37,22 @@ pub struct InstanceBuilder {
     pub(super) config: Config,
     pub(super) home: RuntimeSource,
     pub(super) monitors: InitialMonitors,
+    pub(super) driver: Option<device::Driver>,
 }
 
 impl InstanceBuilder {
     /// Starts from an existing configuration.
     pub fn from_config(config: Config) -> Self {
-        Self { config, home: RuntimeSource::default(), monitors: InitialMonitors::default() }
+        let (home, monitors) = (RuntimeSource::default(), InitialMonitors::default());
+        Self { config, home, monitors, driver: None }
+    }
+
+    /// The driver of the devices that `mercury.na_request_mem_device` asks for. Default: that of
+    /// the machine. For tests.
+    #[doc(hidden)]
+    pub fn device_driver(mut self, driver: device::Driver) -> Self {
+        self.driver = Some(driver);
+        self
     }
 
     fn config_mut(&mut self) -> &mut Config {

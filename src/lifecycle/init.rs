@@ -18,6 +18,7 @@ use crate::admission::moved_requests::MovedRequests;
 use crate::admission::request_shares::RequestShares;
 use crate::admission::rules::Rules;
 use crate::api::{monitoring, profiling};
+use crate::bulk::staged;
 use crate::elastic::{Elastic, RuntimeOwner};
 use crate::instance::descriptions::Descriptions;
 use crate::instance::inner::Inner;
@@ -29,7 +30,7 @@ use crate::layout::options::{hg_options, na_options, start_warnings};
 use crate::lifecycle::builder::InstanceBuilder;
 use crate::lifecycle::runtime_source::{self, RuntimeSource};
 use crate::lifecycle::{child, remote_shutdown, shutdown};
-use crate::memory::{copy_pool, pool::Pools};
+use crate::memory::{copy_pool, device::Devices, pool::Pools};
 use crate::observe::audit::Audit;
 use crate::observe::dump_signal::DumpOnSignal;
 use crate::observe::metrics::{self, Listener, Watched};
@@ -77,7 +78,11 @@ impl InstanceBuilder {
             log!(log, WARN, "{warning}");
         }
         let (instance, listener) = start(resolved, &self.home, (log, self.monitors))?;
-        match complete(&instance, listener, self.home.parent()) {
+        let parent = self.home.parent();
+        let done = complete(&instance, listener, parent)
+            .and_then(|()| staged::make_ready(&instance, self.driver))
+            .and_then(|()| write_address_file(&instance));
+        match done {
             Ok(()) => Ok(instance),
             Err(error) => {
                 // Its address and ports are free again when this returns. What did not end in its
@@ -107,7 +112,7 @@ fn complete(
     if let Some(parent) = parent {
         child::enter(instance, parent)?;
     }
-    write_address_file(instance)
+    Ok(())
 }
 
 impl Instance {
@@ -192,6 +197,7 @@ fn start(
         log,
         sampling: OnceLock::new(),
         bulk_pools: Pools::default(),
+        devices: Devices::default(),
         profile: Profile::default(),
         resolved,
     });

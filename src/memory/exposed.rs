@@ -6,6 +6,7 @@
 //! | `Vec<Vec<u8>>` | anybody | the same, as if it were in one piece |
 //! | [`SharedBuffer`] | `Instance::alloc` | itself, in one copy: it has the memory mapped |
 //! | [`Memory`] | whoever answers for it | as a `Vec<u8>`: a mapped file, arrays of numbers |
+//! | [`DeviceMemory`], several as one | `device::Device` | not: its owner does, through buffers |
 //!
 //! All go into `Instance::expose` and come back from [`Exposed::release`] (`releasing.rs`). For
 //! peers of other hosts and users, and over tcp, there is no difference. While exposed, they can
@@ -17,6 +18,7 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use device::DeviceMemory;
 use hg::Bulk;
 use na::{LocalMem, Memory, RawSegment, SharedBuffer, Terms};
 
@@ -25,10 +27,10 @@ use crate::memory::releasing::NetworkEnds;
 use crate::{BulkError, Releasing};
 
 /// Memory that [`Instance::expose`](crate::Instance::expose) takes: a `Vec<u8>`, several as one
-/// (`Vec<Vec<u8>>`), a
-/// [`SharedBuffer`], or any other memory as a [`Memory`], such as a mapped file, an array of
-/// numbers, or memory that a library has allocated. [`Memory::from_raw`], which makes a [`Memory`],
-/// is unsafe, because nothing checks what its caller says.
+/// (`Vec<Vec<u8>>`), a [`SharedBuffer`], a [`DeviceMemory`] or several as one, or any other memory
+/// as a [`Memory`], such as a mapped file, an array of numbers, or memory that a library has
+/// allocated. [`Memory::from_raw`], which makes a [`Memory`], is unsafe, because nothing checks
+/// what its caller says.
 ///
 /// Where it is dropped instead of [released](Exposed::release) while peers use it, the last of them
 /// drops the owner, in progress: a destructor that waits there holds the instance up, and one that
@@ -59,9 +61,16 @@ impl Exposable for Vec<u8> {}
 impl Exposable for Vec<Vec<u8>> {}
 impl Exposable for SharedBuffer {}
 impl Exposable for Memory {}
+impl Exposable for DeviceMemory {}
+impl Exposable for Vec<DeviceMemory> {}
 
 mod sealed {
+    use std::sync::Arc;
+
+    use device::DeviceMemory;
     use na::{Memory, SharedBuffer};
+
+    use crate::memory::device::DeviceSegments;
 
     pub trait IntoMemory {
         /// The memory with its owner, which is `self`.
@@ -73,6 +82,33 @@ mod sealed {
             Self: Sized + 'static,
         {
             memory.into_owner().ok()
+        }
+
+        /// The pieces, of memory of a device.
+        fn of_device(&self) -> Option<&[DeviceMemory]> {
+            None
+        }
+    }
+
+    impl IntoMemory for DeviceMemory {
+        fn into_memory(self) -> Memory {
+            let segments = DeviceSegments::new(std::slice::from_ref(&self));
+            Memory::elsewhere(segments.len(), Arc::new(segments), self)
+        }
+
+        fn of_device(&self) -> Option<&[DeviceMemory]> {
+            Some(std::slice::from_ref(self))
+        }
+    }
+
+    impl IntoMemory for Vec<DeviceMemory> {
+        fn into_memory(self) -> Memory {
+            let segments = DeviceSegments::new(&self);
+            Memory::elsewhere(segments.len(), Arc::new(segments), self)
+        }
+
+        fn of_device(&self) -> Option<&[DeviceMemory]> {
+            Some(self)
         }
     }
 
@@ -152,12 +188,13 @@ impl<B: Exposable> Exposed<B> {
     ///
     /// # Errors
     ///
-    /// [`BulkError::LocalRange`]; nothing was copied.
+    /// [`BulkError::LocalRange`], and for memory of a device [`BulkError::OfDevice`]; nothing was
+    /// copied.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), BulkError> {
         let range = offset..offset.saturating_add(out.len());
         match self.memory.read_at(offset as u64, out) {
             true => Ok(()),
-            false => Err(self.out_of_range(range)),
+            false => Err(self.not_there(range)),
         }
     }
 
@@ -169,19 +206,21 @@ impl<B: Exposable> Exposed<B> {
     ///
     /// # Errors
     ///
-    /// [`BulkError::LocalRange`]; nothing was copied.
+    /// [`BulkError::LocalRange`], and for memory of a device [`BulkError::OfDevice`]; nothing was
+    /// copied.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), BulkError> {
         let range = offset..offset.saturating_add(bytes.len());
         match self.memory.write_at(offset as u64, bytes) {
             true => Ok(()),
-            false => Err(self.out_of_range(range)),
+            false => Err(self.not_there(range)),
         }
     }
 
-    /// The place of the memory: one segment for each vector. Without a copy, and so no slices:
-    /// peers may use the bytes at any time. The pointers are valid until this value is dropped or
-    /// released; a caller that reads or writes through them needs other means to know that no peer
-    /// does. [`BulkSegments`](crate::bulk_memory::BulkSegments) gives slices.
+    /// The place of the memory: one segment for each vector, none for memory of a device. Without a
+    /// copy, and so no slices: peers may use the bytes at any time. The pointers are valid until
+    /// this value is dropped or released; a caller that reads or writes through them needs other
+    /// means to know that no peer does. [`BulkSegments`](crate::bulk_memory::BulkSegments) gives
+    /// slices.
     ///
     /// Counterpart: `HG_Bulk_access`, `margo_bulk_get_segment_count`.
     pub fn segments(&self) -> impl ExactSizeIterator<Item = *mut [u8]> + '_ {
@@ -190,7 +229,10 @@ impl<B: Exposable> Exposed<B> {
         self.memory.segments().iter().map(raw)
     }
 
-    fn out_of_range(&self, range: Range<usize>) -> BulkError {
+    fn not_there(&self, range: Range<usize>) -> BulkError {
+        if self.memory.elsewhere().is_some() {
+            return BulkError::OfDevice;
+        }
         let len = usize::try_from(self.memory.len()).unwrap_or(usize::MAX);
         BulkError::LocalRange { start: range.start, end: range.end, len }
     }

@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hg::{HgError, OpRef};
@@ -30,8 +30,10 @@ pub(crate) struct BulkCall {
     /// The buffer of a transfer that is not waited for any more: it goes with the last count, and
     /// so not before the transfer is over.
     pub(crate) kept: std::sync::Mutex<Option<Box<dyn Any + Send>>>,
-    /// The part of the buffer that moves, of a request.
+    /// The part of the buffer that is written, of a request.
     moved: Range<usize>,
+    /// The event that ends it early where the network does not know it: of device memory.
+    ended_by: OnceLock<Arc<Eventual<()>>>,
 }
 
 /// The extra state of a transfer that has a deadline and may have no caller that waits for it.
@@ -46,7 +48,8 @@ impl BulkCall {
         let watch = BulkWatch::default();
         let (timed, may_stand, stood_for) = (None, true, StoodFor::default());
         let kept = std::sync::Mutex::new(None);
-        Self { done, given_up, watch, timed, may_stand, stood_for, kept, moved: 0..0 }
+        let (moved, ended_by) = (0..0, OnceLock::new());
+        Self { done, given_up, watch, timed, may_stand, stood_for, kept, moved, ended_by }
     }
 
     /// One that may have an alarm.
@@ -55,7 +58,12 @@ impl BulkCall {
         Self { may_stand: timed.is_none(), timed, ..Self::new() }
     }
 
-    /// Makes a call that moves that part of a buffer, and may have an alarm.
+    /// Lets what ends the call early set `early`, too. Before others have the call.
+    pub(crate) fn ends_by(&self, early: Arc<Eventual<()>>) {
+        let _ = self.ended_by.set(early);
+    }
+
+    /// Makes a call that writes that part of a buffer, and may have an alarm.
     pub(crate) fn of_part(term: Option<Deadline>, moved: Range<usize>) -> Self {
         Self { moved, ..Self::with_term(term) }
     }
@@ -123,6 +131,9 @@ impl BulkCall {
     pub(crate) fn give_up(&self, by: &dyn EndsEarly, op: OpRef, why: GaveUp) {
         if !self.done.is_ready() && !by.is_forked() && self.given_up.is_first(why) {
             by.end(op);
+            if let Some(early) = self.ended_by.get() {
+                let _ = early.set(());
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Names of the RPCs that a listening instance serves by itself: some always, `DESCRIBE` from when
-//! a provider is described, `ADMIN` from when the program lets the instance be administered. They
-//! run where progress does, and follow it to another pool.
+//! a provider is described, `ADMIN` from when the program lets the instance be administered,
+//! `STAGED` from when it exposes memory of a device. They run where progress does, and follow it to
+//! another pool.
 
 /// The end of the instance, as in C Margo.
 pub(crate) const SHUTDOWN: &str = "__shutdown__";
@@ -17,5 +18,8 @@ pub(crate) const PING: &str = "__ping__";
 /// Changes of the instance.
 pub(crate) const ADMIN: &str = "__admin__";
 
+/// Transfers of device memory.
+pub(crate) const STAGED: &str = "__staged__";
+
 /// All of them.
-pub(crate) const ALL: [&str; 5] = [SHUTDOWN, METRICS, DESCRIBE, PING, ADMIN];
+pub(crate) const ALL: [&str; 6] = [SHUTDOWN, METRICS, DESCRIBE, PING, ADMIN, STAGED];

@@ -7,8 +7,8 @@ use super::{complain, files, read, root};
 
 /// The crates that users name. The others are published as parts of these.
 #[rustfmt::skip]
-const CRATES: [&str; 15] = [
-    ".", "config", "hg", "log", "na", "na/ofi", "na/sim", "na/sm", "na/tcp", "na/ucx",
+const CRATES: [&str; 16] = [
+    ".", "config", "device", "hg", "log", "na", "na/ofi", "na/sim", "na/sm", "na/tcp", "na/ucx",
     "providers/blob", "providers/echo", "providers/kv", "stream", "ult",
 ];
 

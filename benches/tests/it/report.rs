@@ -232,3 +232,40 @@ fn a_child_that_is_started_by_hand_does_nothing() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stdout).unwrap().contains("the parent 1 is gone"));
 }
+
+/// The rows of `device` of 1 MiB, as a machine shows them whose library of the driver is that.
+fn device_rows(library: &str, fake: bool) -> (Vec<Value>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.json");
+    let mut command = Command::new(BENCH);
+    command.args(["device", "--filter", "1m", "--quick", "--json"]).arg(&path);
+    command.env("MARGO_LIBCUDA", library);
+    if fake {
+        command.env("MARGO_BENCH_FAKE_DEVICE", "1");
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    (serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap(), text)
+}
+
+#[test]
+fn memory_of_devices_is_measured_or_its_rows_say_what_is_missing() {
+    if cores() == 1 {
+        return println!("SKIPPED: needs two cores");
+    }
+    let (rows, text) = device_rows("libno-such-driver.so.9", true);
+    // Copies of the device alone, and three ways over each of two transports.
+    assert_eq!(rows.len(), 5 + 2 * 3, "{text}");
+    rows.iter().for_each(check_shape);
+    assert!(
+        rows.iter().all(|row| row["value"].as_f64().is_some_and(|value| value > 0.0)),
+        "{text}"
+    );
+    let beside = rows.iter().filter(|row| row["floor"].as_f64().is_some());
+    assert_eq!(beside.count(), 2 * 3, "{text}");
+    let (rows, text) = device_rows("libno-such-driver.so.9", false);
+    rows.iter().for_each(check_shape);
+    let lacks = |row: &Value| row["lacks"].as_str().is_some_and(|lacks| lacks.contains("install"));
+    assert!(rows.len() == 11 && rows.iter().all(lacks), "{text}");
+}

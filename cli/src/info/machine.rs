@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use margo::device::{DeviceError, DeviceInfo, Driver};
 use serde::Serialize;
 
 /// Facts about the machine.
@@ -21,6 +22,37 @@ pub(crate) struct Machine {
     huge_pages: Vec<HugePages>,
     /// When the kernel uses huge pages by itself: `always`, `madvise` or `never`.
     transparent_huge_pages: Option<String>,
+    /// GPUs whose memory can be moved.
+    gpus: Vec<Gpu>,
+    /// The driver of the GPUs, or why there is none.
+    gpu_driver: String,
+}
+
+/// A GPU.
+#[derive(Debug, Clone, Serialize)]
+struct Gpu {
+    index: u32,
+    name: String,
+    pci: String,
+    bytes: u64,
+    numa_node: Option<u32>,
+}
+
+/// The driver or why it cannot be used, and its GPUs.
+fn gpus(driver: Result<Driver, DeviceError>) -> (String, Vec<Gpu>) {
+    let found = driver.and_then(|driver| Ok((driver.devices()?, driver)));
+    match found {
+        Ok((devices, driver)) => {
+            let (major, minor) = driver.version();
+            let gpu = |device: DeviceInfo| {
+                let DeviceInfo { index, name, pci, bytes, numa_node, .. } = device;
+                Gpu { index, name, pci, bytes, numa_node }
+            };
+            let told = format!("{}, CUDA {major}.{minor}", driver.library());
+            (told, devices.into_iter().map(gpu).collect())
+        }
+        Err(error) => (error.to_string(), Vec::new()),
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -32,6 +64,7 @@ struct HugePages {
 impl Machine {
     pub(crate) fn new() -> Self {
         let uname = rustix::system::uname();
+        let (gpu_driver, gpus) = gpus(Driver::cuda());
         Self {
             kernel: format!(
                 "{} {}",
@@ -45,6 +78,8 @@ impl Machine {
             huge_pages: huge_pages(),
             transparent_huge_pages: read("/sys/kernel/mm/transparent_hugepage/enabled")
                 .and_then(|text| chosen(&text)),
+            gpus,
+            gpu_driver,
         }
     }
 
@@ -58,12 +93,23 @@ impl Machine {
         if let Some(policy) = &self.transparent_huge_pages {
             pages += &format!(", transparent huge pages: {policy}");
         }
-        vec![
+        let mut lines = vec![
             ("kernel", format!("{} {}", self.kernel, self.architecture)),
             ("CPUs", self.cpus.to_string()),
             ("NUMA nodes", self.numa_nodes.to_string()),
             ("pages", pages),
-        ]
+        ];
+        match self.gpus.is_empty() {
+            true => lines.push(("GPUs", format!("none: {}", self.gpu_driver))),
+            false => lines.push(("GPUs", self.gpu_driver.clone())),
+        }
+        let gpu = |gpu: &Gpu| {
+            let Gpu { index, name, pci, bytes, numa_node } = gpu;
+            let node = numa_node.map_or(String::new(), |node| format!(", NUMA node {node}"));
+            ("", format!("device {index}: {name} at {pci}, {} MiB{node}", bytes >> 20))
+        };
+        lines.extend(self.gpus.iter().map(gpu));
+        lines
     }
 }
 
@@ -120,6 +166,14 @@ mod tests {
     fn the_chosen_word_is_in_brackets() {
         assert_eq!(chosen("always [madvise] never").as_deref(), Some("madvise"));
         assert_eq!(chosen("always"), None);
+    }
+
+    #[test]
+    fn gpus_are_listed_with_their_driver() {
+        let (told, gpus) = gpus(margo::device::fake::Fake::new(2, 1).driver());
+        let names: Vec<_> = gpus.iter().map(|gpu| (gpu.index, &*gpu.pci)).collect();
+        assert_eq!(names, [(0, "00000000:f0:00.0"), (1, "00000000:f1:00.0")]);
+        assert_eq!(told, "the fake driver, CUDA 12.4");
     }
 
     #[test]

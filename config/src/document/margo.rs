@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::admission::AdmissionOptions;
 use super::dependency::Dependency;
+use super::device::DeviceOptions;
 use super::network::{NetworkOptions, ProcOptions};
 use super::pool_ref::PoolRef;
 use super::security::SecurityOptions;
@@ -91,6 +92,9 @@ pub struct MargoOptions {
     /// How bulk data moves. Default: see there.
     #[serde(skip_serializing_if = "is_default")]
     pub bulk: BulkOptions,
+    /// How memory of devices (GPUs) moves. Default: see there.
+    #[serde(skip_serializing_if = "is_default")]
+    pub device: DeviceOptions,
     /// Limits of the encoding of arguments and results. Default: see there.
     #[serde(skip_serializing_if = "is_default")]
     pub proc: ProcOptions,
@@ -177,6 +181,7 @@ impl Default for MargoOptions {
             payload_checksum: PayloadChecksum::Crc32c,
             mercury_build: None,
             bulk: BulkOptions::default(),
+            device: DeviceOptions::default(),
             proc: ProcOptions::default(),
             network: NetworkOptions::default(),
             security: None,

@@ -8,6 +8,7 @@ pub(crate) mod admission;
 pub(crate) mod affinity;
 pub(crate) mod config;
 pub(crate) mod dependency;
+pub(crate) mod device;
 pub(crate) mod margo;
 pub(crate) mod mercury;
 pub(crate) mod monitoring;

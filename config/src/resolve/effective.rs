@@ -100,6 +100,7 @@ impl Resolved {
                     copy_pool: self.copy_pool.and_then(pool_ref),
                     ..self.bulk.clone()
                 },
+                device: self.device.clone(),
                 proc: self.proc.clone(),
                 network: self.network.clone(),
                 security: self.security.as_ref().map(|security| security.options.clone()),

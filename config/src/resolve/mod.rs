@@ -37,6 +37,7 @@ use crate::document::admission::ResolvedAdmission;
 use crate::document::affinity::Affinity;
 use crate::document::config::{Config, PoolAccess, PoolKind, SchedulerKind};
 use crate::document::dependency::Dependency;
+use crate::document::device::DeviceOptions;
 use crate::document::margo::{
     BulkOptions, DumpSignal, LogLevel, MercuryBuild, MetricsOptions, PayloadChecksum, Priority,
 };
@@ -142,6 +143,8 @@ pub struct Resolved {
     pub mercury_build: Option<MercuryBuild>,
     /// How bulk data moves; for the pool see `copy_pool`.
     pub bulk: BulkOptions,
+    /// How memory of devices moves.
+    pub device: DeviceOptions,
     /// Bounds of what is encoded.
     pub proc: ProcOptions,
     /// How the transport treats its peers.
@@ -407,6 +410,10 @@ impl Resolved {
     }
 }
 
+fn millis(value: u32) -> Duration {
+    Duration::from_millis(value.into())
+}
+
 impl Config {
     /// Names everything, turns references into indices, applies the precedence rules and checks
     /// the whole.
@@ -456,7 +463,6 @@ impl Config {
         }
         // With errors the first one stands in for one that was not found.
         let [progress_pool, rpc_pool] = [roles.progress, roles.rpc].map(Option::unwrap_or_default);
-        let millis = |value: u32| Duration::from_millis(value.into());
         let resolved = Resolved {
             pools: layout.pools,
             xstreams: layout.xstreams,
@@ -491,6 +497,7 @@ impl Config {
             payload_checksum: self.margo.payload_checksum,
             mercury_build: self.margo.mercury_build,
             bulk: self.margo.bulk.clone(),
+            device: self.margo.device.clone(),
             proc: self.margo.proc.clone(),
             network: self.margo.network.clone(),
             security,

@@ -27,6 +27,32 @@ pub(super) fn requests_max(config: &Config) -> usize {
     }
 }
 
+/// Checks the settings of device memory.
+fn devices(config: &Config, found: &mut Findings) {
+    let device = &config.margo.device;
+    limit("margo.device.chunk_bytes", device.chunk_bytes, 64 << 10, 1 << 30, found);
+    limit("margo.device.buffers", device.buffers.into(), 4, 4096, found);
+    limit("margo.device.streams", device.streams.into(), 1, 64, found);
+    for (index, name) in device.devices.iter().enumerate() {
+        let is_number = name.parse::<u32>().is_ok();
+        let is_pci = name.contains(':')
+            && name.contains('.')
+            && name.chars().all(|c| c.is_ascii_hexdigit() || ":.".contains(c));
+        if !is_number && !is_pci {
+            let path = format!("margo.device.devices[{index}]");
+            let message = format!(
+                "`{name}` is neither the number of a device, as \"0\", nor a PCI address, as \
+                 \"0000:3b:00.0\" (`margo info` lists both)"
+            );
+            found.error(path, message);
+        }
+    }
+    if !device.devices.is_empty() && !config.mercury.na_request_mem_device {
+        let message = "has no effect while `mercury.na_request_mem_device` is false";
+        found.warn("margo.device.devices", message);
+    }
+}
+
 /// Checks `margo`'s and `mercury`'s settings of messages and bulk transfers. Returns the pool that
 /// takes part in copies.
 pub(super) fn check(config: &Config, layout: &Layout, found: &mut Findings) -> Option<usize> {
@@ -36,6 +62,7 @@ pub(super) fn check(config: &Config, layout: &Layout, found: &mut Findings) -> O
     limit("margo.requests_max", margo.requests_max as u64, 1, REQUESTS_MAX as u64, found);
     limit("margo.bulk.chunk_bytes", margo.bulk.chunk_bytes, 4096, u64::MAX, found);
     limit("margo.bulk.window", margo.bulk.window.into(), 1, 32, found);
+    devices(config, found);
     let proc = &margo.proc;
     limit("margo.proc.depth_max", proc.depth_max as u64, 1, 4096, found);
     limit("margo.proc.len_max", proc.len_max.unwrap_or(u64::MAX), 1, u64::MAX, found);

@@ -317,7 +317,8 @@ fn the_manual_has_every_key() {
     margo.payload_checksum = margo_config::PayloadChecksum::Crc64;
     margo.mercury_build = Some(margo_config::MercuryBuild::Plain);
     margo.shards = Some(margo_config::Shards::Pools(vec![0.into()]));
-    (margo.remote_shutdown, margo.stall_limit_msec, margo.grace_msec) = (true, 1, 1);
+    (margo.remote_shutdown, margo.device.devices) = (true, vec![String::new()]);
+    (margo.stall_limit_msec, margo.grace_msec) = (1, 1);
     margo.trace.request_sample_rate = Some(0.5);
     margo.metrics.listen = Some(String::new());
     margo.dump_on_signal = Some(margo_config::DumpSignal::Usr1);
@@ -358,8 +359,8 @@ fn the_manual_has_every_key() {
     let margo = &document["margo"];
     let (argobots, admission) = (&document["argobots"], &margo["admission"]);
     let parts = [&margo["bulk"], &margo["proc"], &margo["network"], argobots, admission];
-    let parts = parts.into_iter().chain([&admission["pools"][0], &margo["metrics"]]);
-    let objects = [&document["mercury"], margo, &document].into_iter().chain(parts);
+    let more = [&admission["pools"][0], &margo["metrics"], &margo["device"]];
+    let objects = [&document["mercury"], margo, &document].into_iter().chain(parts).chain(more);
     let keys = objects.flat_map(|object| object.as_object().expect("an object").keys());
     let (pool, xstream) = (&argobots["pools"][0], &argobots["xstreams"][0]);
     let entries =

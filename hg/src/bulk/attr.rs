@@ -15,7 +15,7 @@ use crate::HgError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum MemoryKind {
-    /// Memory of the processors. The only kind that the transports of this version move.
+    /// Memory of the processors. The only kind that transports move by themselves.
     #[default]
     Host,
     /// NVIDIA.
@@ -34,7 +34,7 @@ pub enum MemoryKind {
 ///
 /// assert!(MemoryAttr::default().check().is_ok(), "memory of the processors");
 /// let of_a_card = MemoryAttr::new(MemoryKind::Cuda, 1).ok_or("no such device")?;
-/// assert!(of_a_card.check().is_err(), "no transport moves it");
+/// assert!(of_a_card.check().is_err(), "no transport moves it by itself");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -82,18 +82,19 @@ impl MemoryAttr {
         Some(Self { kind, device: (flags >> DEVICE_SHIFT) as u16 })
     }
 
-    /// Checks that the transports can move memory of this kind.
+    /// Checks that transports move memory of this kind by themselves.
     ///
     /// # Errors
     ///
-    /// [`HgError::Bulk`], which names the kind, for memory of a device.
+    /// [`HgError::Bulk`], which names the kind, for memory of a device: instances move that through
+    /// memory of the host.
     pub fn check(self) -> Result<(), HgError> {
         if self.kind == MemoryKind::Host {
             return Ok(());
         }
         Err(HgError::Bulk(format!(
-            "{self} cannot be moved: the transports of this version move host memory only; copy \
-             it to host memory and expose that"
+            "{self} cannot be moved: transports move host memory only, and an instance what a \
+             device::DeviceMemory describes; expose that, or copy the bytes to host memory"
         )))
     }
 }

@@ -21,7 +21,7 @@ use serde::de::{self, Visitor};
 use serde::ser::{self, SerializeTuple};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::attr::MemoryAttr;
+use super::attr::{MemoryAttr, MemoryKind};
 use super::bind::{self, Bound};
 use crate::proc::descriptor::{self as desc, Binding, BulkDesc, Handles};
 use crate::proc::{BULK, Bytes};
@@ -201,12 +201,18 @@ impl Bulk {
         binding: Option<Binding<'_>>,
     ) -> Self {
         let flags = u32::from(memory.access().bits()) | attr.to_flags();
-        let parts = endpoint.mem_parts(memory).filter(|parts| !parts.is_empty());
+        // Of what no transport moves, the owner is told the key, and the transport is not asked.
+        let is_here = memory.elsewhere().is_none();
+        let parts = if is_here { endpoint.mem_parts(memory) } else { None }
+            .filter(|parts| !parts.is_empty());
         let handle;
         let (desc, handles) = match &parts {
             Some(parts) => (BulkDesc::of_parts(parts, flags, binding), Covered::of_parts(parts)),
             None => {
-                handle = endpoint.mem_to_bytes(memory);
+                handle = match is_here {
+                    true => endpoint.mem_to_bytes(memory),
+                    false => memory.key().to_le_bytes().to_vec(),
+                };
                 let mut desc = BulkDesc::opaque(memory.len(), flags, &handle);
                 if binding.is_some() {
                     (desc.flags, desc.binding) = (desc.flags | desc::flags::BIND, binding);
@@ -267,6 +273,23 @@ impl Bulk {
     /// Returns the kind of memory; `None` for the null handle.
     pub fn attr(&self) -> Option<MemoryAttr> {
         self.0.as_ref().map(|described| described.attr)
+    }
+
+    /// Returns whether the memory is that of a device.
+    #[doc(hidden)]
+    #[inline]
+    pub fn is_of_device(&self) -> bool {
+        self.0.as_ref().is_some_and(|described| described.attr.kind() != MemoryKind::Host)
+    }
+
+    /// Returns the key of memory of a device, by which its owner knows it. `None`: its owner has
+    /// described it in another way.
+    #[doc(hidden)]
+    pub fn device_key(&self) -> Option<u64> {
+        let described = self.0.as_ref().filter(|_| self.is_of_device())?;
+        let [Covered { start: 0, len, handle }] = &*described.handles else { return None };
+        let key = described.bytes[handle.clone()].try_into().ok()?;
+        (*len == described.len).then(|| u64::from_le_bytes(key))
     }
 
     /// Segments: at the owner, those that the memory was made of, empty ones included; elsewhere,

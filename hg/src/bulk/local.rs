@@ -112,6 +112,9 @@ impl Bulk {
         let memory = local
             .upgrade()
             .ok_or_else(|| HgError::Bulk("the memory is no longer registered".into()))?;
+        if memory.elsewhere().is_some() {
+            return Err(HgError::Bulk("the memory is that of a device; transfer its bytes".into()));
+        }
         let segments = cut(memory.segments(), offset, end);
         Ok(LocalBytes::Memory(LocalPart { memory, range: offset..end, segments }))
     }

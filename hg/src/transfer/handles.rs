@@ -14,15 +14,18 @@ impl<T> Core<T> {
         Bulk::describe(&*self.endpoint, memory, MemoryAttr::default(), None)
     }
 
-    /// As [`bulk_handle`](Self::bulk_handle), for memory of a kind and device.
+    /// As [`bulk_handle`](Self::bulk_handle), for memory of a kind and device. Where that is not
+    /// the host's, this layer moves none of it: whoever has registered it does.
     ///
     /// # Errors
     ///
-    /// [`HgError::Bulk`] for a kind that no transport here can move.
+    /// [`HgError::Bulk`] when the memory is the host's and the kind is not.
     ///
     /// Counterpart: `HG_Bulk_create_attr`.
     pub fn bulk_handle_attr(&self, memory: &LocalMem, attr: MemoryAttr) -> Result<Bulk, HgError> {
-        attr.check()?;
+        if memory.elsewhere().is_none() {
+            attr.check()?;
+        }
         Ok(Bulk::describe(&*self.endpoint, memory, attr, None))
     }
 

@@ -66,7 +66,7 @@ pub use self::{
         alloc::{AllocOptions, SharedBuffer},
         handles::{LocalMem, Memory, RemoteMem, WeakMem},
         helper::CopyHelper,
-        region::RegionTable,
+        region::{LingeringMemory, RegionTable},
         segment::{Access, RawSegment},
         terms::Terms,
     },

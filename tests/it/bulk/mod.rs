@@ -1,6 +1,6 @@
 //! Bulk memory and transfers: through the public API (`transfers`, `requests`, `segments`), the
 //! cases of Mercury's own tests (`cases`, `processes`), peers that die (`kill`), buffers and their
-//! pools, memory on terms (`terms`).
+//! pools, memory on terms (`terms`), memory of devices (`staged`).
 
 mod alloc;
 mod cancel;
@@ -12,5 +12,7 @@ mod pool;
 mod processes;
 mod requests;
 mod segments;
+mod staged;
+mod staged_processes;
 mod terms;
 mod transfers;

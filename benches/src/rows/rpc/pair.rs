@@ -91,10 +91,34 @@ impl Pair {
         order: impl Serialize,
         meet: impl FnOnce() -> Result<T>,
     ) -> Result<(Self, T)> {
+        Self::start_as(false, context, settings, order, meet)
+    }
+
+    /// As [`start`](Self::start), with an origin that can be called.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub(crate) fn start_listening<T>(
+        context: &Context,
+        settings: Settings,
+        order: impl Serialize,
+        meet: impl FnOnce() -> Result<T>,
+    ) -> Result<(Self, T)> {
+        Self::start_as(true, context, settings, order, meet)
+    }
+
+    fn start_as<T>(
+        listen: bool,
+        context: &Context,
+        settings: Settings,
+        order: impl Serialize,
+        meet: impl FnOnce() -> Result<T>,
+    ) -> Result<(Self, T)> {
         let mut peer = context.start_peer(order)?;
         let met = meet()?;
         let uri: String = peer.receive("the target's address")?;
-        let instance = settings.instance(false)?;
+        let instance = settings.instance(listen)?;
         let target = instance.lookup(&uri).doing("looking the target up")?.into();
         Ok((Self { instance, target, peer }, met))
     }

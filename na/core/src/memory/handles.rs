@@ -28,15 +28,26 @@ use crate::{Access, AllocOptions, Error, RawSegment, SharedBuffer, Terms};
 /// ```
 pub struct Memory {
     segments: Box<[RawSegment]>,
+    /// Dropped before the owner.
+    guard: Option<Box<dyn Any + Send>>,
     owner: Box<dyn Any + Send>,
+    /// Bytes that are not in the memory of this host.
+    elsewhere: Option<Elsewhere>,
     /// The block that holds the only segment, if peers on this host can map it.
     block: Option<Arc<Block>>,
     /// It may be a mapped file.
     is_raw: bool,
 }
 
+/// Bytes that this host cannot read, such as those of a device: how many, and what moves them.
+#[derive(Clone)]
+pub(crate) struct Elsewhere {
+    pub(crate) len: u64,
+    pub(crate) place: Arc<dyn Any + Send + Sync>,
+}
+
 // SAFETY:
-// - `owner` is `Send`;
+// - `owner`, `guard` and `elsewhere` are `Send`;
 // - `segments` point into memory that `owner` keeps alive (contract of `from_raw`), which is not
 //   tied to a thread.
 unsafe impl Send for Memory {}
@@ -77,11 +88,15 @@ impl Drop for Returned {
 }
 
 impl Memory {
+    fn of(segments: Box<[RawSegment]>, owner: Box<dyn Any + Send>) -> Self {
+        Self { segments, guard: None, owner, elsewhere: None, block: None, is_raw: false }
+    }
+
     /// One segment: the vector's elements (its length, not its capacity).
     #[inline]
     pub fn from_vec(mut bytes: Vec<u8>) -> Self {
         let segments = [RawSegment { ptr: bytes.as_mut_ptr(), len: bytes.len() }];
-        Self { segments: Box::new(segments), owner: Box::new(bytes), block: None, is_raw: false }
+        Self::of(Box::new(segments), Box::new(bytes))
     }
 
     /// As [`from_vec`](Self::from_vec), but `back` gets the vector when the memory is dropped, in
@@ -89,7 +104,7 @@ impl Memory {
     pub fn from_vec_with(mut bytes: Vec<u8>, back: fn(Vec<u8>)) -> Self {
         let segments = [RawSegment { ptr: bytes.as_mut_ptr(), len: bytes.len() }];
         let owner = Returned { bytes, back };
-        Self { segments: Box::new(segments), owner: Box::new(owner), block: None, is_raw: false }
+        Self::of(Box::new(segments), Box::new(owner))
     }
 
     /// One segment of `len` zeros, whose owner is a `Vec<u8>`. The system provides the pages when
@@ -109,7 +124,7 @@ impl Memory {
             .iter_mut()
             .map(|piece| RawSegment { ptr: piece.as_mut_ptr(), len: piece.len() })
             .collect();
-        Self { segments, owner: Box::new(pieces), block: None, is_raw: false }
+        Self::of(segments, Box::new(pieces))
     }
 
     /// Fresh memory of `len` zero bytes that peers on this host copy directly; its owner is a
@@ -127,7 +142,7 @@ impl Memory {
     pub fn from_shared(buffer: SharedBuffer) -> Self {
         let block = buffer.block().clone();
         let segments = Box::new([block.segment()]);
-        Self { segments, owner: Box::new(buffer), block: Some(block), is_raw: false }
+        Self { block: Some(block), ..Self::of(segments, Box::new(buffer)) }
     }
 
     /// Segments that `owner` keeps alive.
@@ -148,8 +163,24 @@ impl Memory {
     pub unsafe fn from_raw(segments: Vec<RawSegment>, owner: impl Any + Send) -> Self {
         // What has no size owns no mapping: the memory is borrowed from elsewhere in the program.
         let is_raw = size_of_val(&owner) > 0;
-        let (segments, owner) = (segments.into_boxed_slice(), Box::new(owner));
-        Self { segments, owner, block: None, is_raw }
+        Self { is_raw, ..Self::of(segments.into_boxed_slice(), Box::new(owner)) }
+    }
+
+    /// `len` bytes that are not in the memory of this host, such as those of a device, and that
+    /// `place` stands for: it has no segments, and no transport ever touches it. For a
+    /// [`RegionTable`](crate::RegionTable) that no transport serves; whoever has that moves the
+    /// bytes by other means.
+    #[doc(hidden)]
+    pub fn elsewhere(len: u64, place: Arc<dyn Any + Send + Sync>, owner: impl Any + Send) -> Self {
+        let elsewhere = Some(Elsewhere { len, place });
+        Self { elsewhere, ..Self::of(Box::default(), Box::new(owner)) }
+    }
+
+    /// Drops `guard` when the memory is dropped, before its owner is.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn guarded_by(self, guard: impl Any + Send) -> Self {
+        Self { guard: Some(Box::new(guard)), ..self }
     }
 
     /// The segments.
@@ -160,6 +191,10 @@ impl Memory {
     /// Returns the block that holds the segment, if peers on this host can map it.
     pub(crate) fn block(&self) -> Option<&Arc<Block>> {
         self.block.as_ref()
+    }
+
+    pub(crate) fn place_elsewhere(&self) -> Option<&Elsewhere> {
+        self.elsewhere.as_ref()
     }
 
     /// Returns whether it was made by [`from_raw`](Self::from_raw) of memory that it owns.
@@ -174,10 +209,10 @@ impl Memory {
     ///
     /// The memory itself when its owner is of another type.
     pub fn into_owner<T: Any>(self) -> Result<T, Self> {
-        let Self { segments, owner, block, is_raw } = self;
+        let Self { segments, guard, owner, elsewhere, block, is_raw } = self;
         match owner.downcast::<T>() {
             Ok(owner) => Ok(*owner),
-            Err(owner) => Err(Self { segments, owner, block, is_raw }),
+            Err(owner) => Err(Self { segments, guard, owner, elsewhere, block, is_raw }),
         }
     }
 }
@@ -230,10 +265,17 @@ impl LocalMem {
         self.0.access()
     }
 
-    /// Bytes in all segments.
+    /// Bytes in all segments, or elsewhere.
     #[inline]
     pub fn len(&self) -> u64 {
         self.0.len()
+    }
+
+    /// Returns the place that [`Memory::elsewhere`] was given.
+    #[doc(hidden)]
+    #[inline]
+    pub fn elsewhere(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
+        self.0.elsewhere()
     }
 
     /// Returns whether there are no bytes.
@@ -252,6 +294,22 @@ impl LocalMem {
     #[inline]
     pub fn key(&self) -> u64 {
         self.0.key()
+    }
+
+    /// Makes memory of the bytes of `range`, to be registered once more, under a key that can be
+    /// taken back without taking this one's. It keeps the memory alive. `None`: the bytes are not
+    /// inside, or not here.
+    #[doc(hidden)]
+    pub fn alias(&self, range: std::ops::Range<u64>) -> Option<Memory> {
+        let region = &self.0;
+        let len = range.end.checked_sub(range.start)?;
+        if !region.contains(range.start, len) || region.elsewhere().is_some() {
+            return None;
+        }
+        let segments: Box<[_]> = region.pieces(range.start, len).collect();
+        // Without the block: a peer keeps what it has mapped, longer than it has the key.
+        let is_raw = region.is_raw();
+        Some(Memory { is_raw, ..Memory::of(segments, Box::new(self.clone())) })
     }
 
     /// A reference that does not keep the memory registered, for handles that travel.
@@ -312,6 +370,7 @@ impl LocalMem {
     /// Copies `out.len()` bytes from `offset`. `false`, and nothing copied, when out of range.
     /// Bytes that a peer, a transfer of ours or another thread writes at the same time are seen in
     /// part, byte by byte: no more than that can happen.
+    /// Bytes that are elsewhere are out of range.
     #[must_use]
     #[inline]
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> bool {

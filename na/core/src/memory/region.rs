@@ -14,6 +14,7 @@
 mod entry;
 mod registration;
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::PoisonError;
@@ -24,6 +25,7 @@ use self::registration::Registration;
 use crate::base::cheap::IntBuildHasher;
 use crate::memory::alloc::Block;
 use crate::memory::copy_bytes;
+use crate::memory::handles::Elsewhere;
 use crate::memory::keys::Keys;
 use crate::{
     Access, DeniedReason, Error, LocalMem, Memory, Principal, RawSegment, RemoteMem, Terms,
@@ -276,6 +278,7 @@ impl RegionTable {
             key: NO_KEY,
             access,
             len,
+            elsewhere: memory.place_elsewhere().cloned(),
             ends,
             segments: memory.segments().into(),
             block: memory.block().cloned(),
@@ -385,7 +388,10 @@ impl RegionTable {
 pub struct Region {
     key: u64,
     access: Access,
+    /// Bytes of all segments.
     len: u64,
+    /// Bytes that are in no segment, and so out of range of all that copies.
+    elsewhere: Option<Elsewhere>,
     /// Cumulative end of each segment, for finding the one that holds an offset; empty if there is
     /// only one.
     ends: Box<[u64]>,
@@ -431,7 +437,12 @@ impl Region {
     }
 
     pub(crate) fn len(&self) -> u64 {
-        self.len
+        self.elsewhere.as_ref().map_or(self.len, |elsewhere| elsewhere.len)
+    }
+
+    #[inline]
+    pub(crate) fn elsewhere(&self) -> Option<&std::sync::Arc<dyn Any + Send + Sync>> {
+        self.elsewhere.as_ref().map(|elsewhere| &elsewhere.place)
     }
 
     /// The pieces of memory.
@@ -448,7 +459,7 @@ impl Region {
 
     /// The description of the region for peers.
     pub fn describe(&self) -> RemoteMem {
-        RemoteMem { key: self.key, len: self.len, access: self.access, native: None }
+        RemoteMem { key: self.key, len: self.len(), access: self.access, native: None }
     }
 
     /// Returns whether it may be a mapped file, whose pages can go away.
@@ -778,7 +789,7 @@ impl Drop for Region {
 
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Region({} bytes, {:?})", self.len, self.access)
+        write!(f, "Region({} bytes, {:?})", self.len(), self.access)
     }
 }
 

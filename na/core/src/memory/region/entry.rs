@@ -21,7 +21,7 @@ pub(super) struct RegionEntry {
 
 impl RegionEntry {
     pub(super) fn of(region: &Arc<Region>) -> Self {
-        let (access, len) = (region.access, region.len);
+        let (access, len) = (region.access, region.len());
         Self { region: Arc::downgrade(region), access, len, terms: None }
     }
 

@@ -310,3 +310,57 @@ mod terms {
         assert!(!bound.region().offer(Arc::new(Standing)));
     }
 }
+
+#[test]
+fn bytes_elsewhere_are_leased_by_their_length_and_never_copied() {
+    let table = RegionTable::new();
+    let memory = Memory::elsewhere(100, std::sync::Arc::new("a device"), 7_u32);
+    let memory = table.register(memory, Access::ReadOnly).unwrap();
+    assert_eq!((memory.len(), memory.segments().len()), (100, 0));
+    assert!(memory.elsewhere().is_some_and(|place| place.is::<&str>()));
+    assert!(!memory.read_at(0, &mut [0; 1]) && !memory.write_at(99, &[0; 1]));
+    assert_eq!(memory.region().fill_at(0, &[0; 1]), Filled::Outside);
+    assert!(!memory.region().append_to(0, 1, &mut Vec::new()));
+    assert!(memory.region().whole().is_none());
+    let lease = |offset, len, write| table.lease(memory.key(), offset, len, write).err();
+    assert_eq!(lease(0, 100, false), None);
+    assert_eq!(lease(1, 100, false), Some(DeniedReason::OutOfRange));
+    assert_eq!(lease(0, 1, true), Some(DeniedReason::Access));
+    let memory = memory.reclaim().unwrap();
+    assert_eq!(memory.into_owner::<u32>().unwrap(), 7);
+}
+
+#[test]
+fn an_alias_is_a_part_under_a_key_of_its_own_that_peers_cannot_map() {
+    let table = RegionTable::new();
+    let whole = Memory::alloc(4096, &crate::AllocOptions::default()).unwrap();
+    let whole = table.register_local(whole, Access::ReadWrite).unwrap();
+    let part = table.register(whole.alias(10..20).unwrap(), Access::WriteOnly).unwrap();
+    assert!(part.region().block().is_none() && whole.region().block().is_some());
+    assert!(part.write_at(0, &[7; 10]) && !part.write_at(1, &[7; 10]));
+    let mut bytes = [0; 12];
+    assert!(whole.read_at(9, &mut bytes));
+    assert_eq!(bytes, [0, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 0]);
+    assert!(whole.alias(0..4097).is_none() && whole.alias(4097..4097).is_none());
+    // The memory is there for as long as the part is.
+    let key = part.key();
+    let whole = whole.reclaim().unwrap_err();
+    part.revoke(drop);
+    assert!(table.lease(key, 0, 1, true).is_err());
+    assert!(whole.reclaim().is_ok());
+}
+
+#[test]
+fn a_guard_goes_before_the_owner() {
+    struct Tells(&'static str, mpsc::Sender<&'static str>);
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.1.send(self.0).unwrap();
+        }
+    }
+    let (sender, told) = mpsc::channel();
+    // SAFETY: no segments.
+    let memory = unsafe { Memory::from_raw(Vec::new(), Tells("owner", sender.clone())) };
+    drop(memory.guarded_by(Tells("guard", sender)));
+    assert_eq!(told.iter().collect::<Vec<_>>(), ["guard", "owner"]);
+}

@@ -1,0 +1,51 @@
+//! The devices that a document asks for, in words.
+
+use device::Driver;
+use margo_config::Resolved;
+
+use crate::bulk::staged::open_devices;
+
+/// Returns a line for each device that `mercury.na_request_mem_device` makes ready on this machine,
+/// or why an instance with this document does not start.
+pub(super) fn explain(resolved: &Resolved, driver: Option<Driver>) -> Result<Vec<String>, String> {
+    if !resolved.mercury.na_request_mem_device {
+        return Ok(Vec::new());
+    }
+    let options = &resolved.device;
+    let opened = open_devices(&options.devices, driver);
+    let devices = opened.map_err(|error| format!("mercury.na_request_mem_device: {error}"))?;
+    let (buffers, streams) = (options.buffers, options.streams);
+    let kib = options.chunk_bytes >> 10;
+    let line = |device: &device::Device| {
+        let info = device.info();
+        format!("{info}: ready at the start, {buffers} buffers of {kib} KiB, {streams} streams.")
+    };
+    Ok(devices.iter().map(line).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use margo_config::Config;
+
+    use super::*;
+
+    #[test]
+    fn devices_are_listed_and_what_is_missing_is_said() {
+        let resolved = |document| Config::from_json(document).unwrap().resolve(&|_| None).unwrap();
+        let fake = device::fake::Fake::new(2, 1);
+        let told = |document| explain(&resolved(document), Some(fake.driver().unwrap()));
+        assert_eq!(told("{}"), Ok(Vec::new()));
+        let all = told(r#"{ "mercury": { "na_request_mem_device": true } }"#).unwrap();
+        assert_eq!(all.len(), 2);
+        for part in ["device 1: Fake at 00000000:f1:00.0", "16 buffers of 2048 KiB, 4 streams"] {
+            assert!(all[1].contains(part), "no {part} in {}", all[1]);
+        }
+        let one = r#"{ "mercury": { "na_request_mem_device": true },
+                       "margo": { "device": { "devices": ["5"] } } }"#;
+        let error = told(one).unwrap_err();
+        for part in ["na_request_mem_device", "no device 5"] {
+            assert!(error.contains(part), "no {part} in {error}");
+        }
+        assert_eq!(fake.in_use(), device::fake::InUse::default());
+    }
+}

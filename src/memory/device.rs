@@ -1,0 +1,134 @@
+//! Memory of devices: how it is registered, and what copies it to memory of the host and back.
+//!
+//! No transport gets to see such memory. It is registered in a table of the instance's own, which
+//! gives it a key, bounds, access rights and terms as other memory has; `bulk/staged` moves the
+//! bytes, through pinned buffers of the host that each device has here.
+//!
+//! | state | touched by | under |
+//! |---|---|---|
+//! | regions of the table | whoever exposes, and requests of peers | the table's lock |
+//! | what a device has | whoever needs it first makes it | `stagings`, a lock that ULTs wait for |
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use device::{Copies, Device, DeviceMemory};
+use hg::{MemoryAttr, MemoryKind};
+use na::RegionTable;
+
+use crate::memory::pool::BulkPool;
+
+/// Device memory as one range of bytes: what a region of the table has in place of segments.
+pub(crate) struct DeviceSegments {
+    /// With the offset of each.
+    pieces: Vec<(u64, DeviceMemory)>,
+    len: u64,
+}
+
+/// A part of a range that is in one piece.
+pub(crate) struct DevicePart<'a> {
+    pub(crate) memory: &'a DeviceMemory,
+    /// In the piece.
+    pub(crate) offset: usize,
+    /// In the range.
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+}
+
+impl DeviceSegments {
+    pub(crate) fn new(memories: &[DeviceMemory]) -> Self {
+        let mut len = 0;
+        let piece = |memory: &DeviceMemory| {
+            len += memory.len() as u64;
+            (len - memory.len() as u64, memory.clone())
+        };
+        let pieces = memories.iter().map(piece).collect();
+        Self { pieces, len }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The device; `None`: there is no memory.
+    pub(crate) fn device(&self) -> Option<&Device> {
+        self.pieces.first().map(|(_, memory)| memory.device())
+    }
+
+    /// The parts of a range that lies inside.
+    pub(crate) fn parts(&self, range: Range<u64>) -> impl Iterator<Item = DevicePart<'_>> {
+        self.pieces.iter().filter_map(move |(start, memory)| {
+            let from = range.start.max(*start);
+            let to = range.end.min(start + memory.len() as u64);
+            // No truncation: differences within a piece, and within a range of a buffer.
+            (from < to).then(|| DevicePart {
+                memory,
+                offset: (from - start) as usize,
+                at: (from - range.start) as usize,
+                len: (to - from) as usize,
+            })
+        })
+    }
+}
+
+/// The attributes of device memory, which is all of one device.
+pub(crate) fn attr_of(memories: &[DeviceMemory]) -> Result<MemoryAttr, String> {
+    let Some(first) = memories.first() else {
+        return Err("no piece of device memory: there is no device to name".to_owned());
+    };
+    let (one, index) = (first.device(), first.device().info().index);
+    if let Some(other) = memories.iter().find(|memory| memory.device() != one) {
+        let other = other.device().info().index;
+        return Err(format!(
+            "pieces of device {index} and of device {other}: expose each by itself"
+        ));
+    }
+    let attr = u16::try_from(index).ok().and_then(|index| MemoryAttr::new(MemoryKind::Cuda, index));
+    attr.ok_or_else(|| {
+        format!("device {index}, beyond the last number that travels, {}", MemoryAttr::DEVICE_MAX)
+    })
+}
+
+/// The staging of a device, between it and the network: streams, and pinned buffers.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    pub(crate) copies: Copies,
+    /// The buffers for our own transfers, and those for what peers ask for. Apart, or two processes
+    /// could each wait for buffers that wait for the other.
+    pub(crate) own: BulkPool,
+    pub(crate) served: BulkPool,
+    /// Bytes of a buffer.
+    pub(crate) chunk: usize,
+}
+
+/// The device memory of an instance.
+#[derive(Default)]
+pub(crate) struct Devices {
+    /// The memory that peers may use.
+    pub(crate) regions: RegionTable,
+    stagings: ult::Mutex<Vec<Arc<Staging>>>,
+}
+
+impl Devices {
+    /// Returns the staging of that device; made by `make` if there is none yet.
+    pub(crate) fn staging<E>(
+        &self,
+        device: &Device,
+        make: impl FnOnce() -> Result<Staging, E>,
+    ) -> Result<Arc<Staging>, E> {
+        let mut stagings = self.stagings.lock();
+        if let Some(there) = stagings.iter().find(|there| there.copies.device() == device) {
+            return Ok(there.clone());
+        }
+        let made = Arc::new(make()?);
+        stagings.push(made.clone());
+        Ok(made)
+    }
+}
+
+impl fmt::Debug for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Devices").field("regions", &self.regions.len()).finish_non_exhaustive()
+    }
+}
