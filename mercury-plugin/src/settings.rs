@@ -260,28 +260,12 @@ fn tcp_security(resolved: &Resolved) -> TcpSecurity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ptr;
-
-    fn init() -> NaInitInfo {
-        NaInitInfo {
-            ip_subnet: ptr::null(),
-            auth_key: ptr::null(),
-            max_unexpected_size: 0,
-            max_expected_size: 0,
-            progress_mode: 0,
-            addr_format: 0,
-            max_contexts: 1,
-            thread_mode: 0,
-            request_mem_device: false,
-            traffic_class: 0,
-        }
-    }
 
     fn opened(
         document: &str,
         change: impl FnOnce(&mut ClassWanted<'_>),
     ) -> Result<(String, OpenOptions), String> {
-        let init = init();
+        let init = NaInitInfo::default();
         let (protocol, host) = (Protocol::Tcp, "0.0.0.0:7000");
         let mut wanted =
             ClassWanted { protocol, host, listen: true, init: &init, subnet: None, auth_key: None };
@@ -336,7 +320,7 @@ mod tests {
     fn options_of_the_network_and_of_the_program_reach_the_endpoint() {
         let file = r#"{ "margo": { "network": {
             "liveness_msec": 700, "connections_max": 9, "cross_memory_attach": false } } }"#;
-        let mut init = init();
+        let mut init = NaInitInfo::default();
         (init.progress_mode, init.max_expected_size, init.addr_format) = (NO_BLOCK, 9000, 1);
         let wanted = |protocol| ClassWanted {
             protocol,

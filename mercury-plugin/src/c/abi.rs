@@ -6,6 +6,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::fmt;
+use std::ptr;
 
 /// The version of the NA layer whose interface this is. Mercury 2.4.1 has 6.0.
 pub const NA_VERSION: c_uint = 6;
@@ -97,6 +98,24 @@ pub struct NaInitInfo {
     pub request_mem_device: bool,
     /// 0 any, then best effort, low latency, bulk data, dedicated access, scavenger, control.
     pub traffic_class: c_uint,
+}
+
+impl Default for NaInitInfo {
+    /// The options of a program that gives none. Counterpart: `NA_INIT_INFO_INITIALIZER`.
+    fn default() -> Self {
+        Self {
+            ip_subnet: ptr::null(),
+            auth_key: ptr::null(),
+            max_unexpected_size: 0,
+            max_expected_size: 0,
+            progress_mode: 0,
+            addr_format: 0,
+            max_contexts: 1,
+            thread_mode: 0,
+            request_mem_device: false,
+            traffic_class: 0,
+        }
+    }
 }
 
 /// Progress never sleeps. Counterpart: `NA_NO_BLOCK`.

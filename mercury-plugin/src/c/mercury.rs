@@ -156,10 +156,9 @@ fn symbol_in(path: &CStr, name: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
+/// A Mercury for tests of this library, in which no program hears of anything: the one before.
 #[cfg(test)]
-mod tests {
-    use super::*;
-
+pub(crate) static OLDER: Mercury = {
     unsafe extern "C" fn add(_: *mut NaContext, _: *mut CompletionData) {}
 
     unsafe extern "C" fn info(
@@ -177,11 +176,16 @@ mod tests {
         }
     }
 
+    Mercury { completion_add: add, protocol_info_alloc: info, version_get: older }
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
     #[test]
     fn another_plugin_interface_is_refused() {
-        let mercury =
-            Mercury { completion_add: add, protocol_info_alloc: info, version_get: older };
-        let unfit = check(mercury).unwrap_err();
+        let unfit = check(OLDER).unwrap_err();
         assert_eq!(unfit, Unfit::Version(5, 2));
         assert!(unfit.to_string().contains("has version 5.2 of the NA layer"));
         // No Mercury is in this process.

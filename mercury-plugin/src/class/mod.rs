@@ -4,6 +4,7 @@
 //! - Reading order: this file (a class) · `context.rs` (how a sleeper is woken) · `op.rs`
 //!   (operations and their ends) · `address.rs` · `memory.rs`.
 
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,8 +25,12 @@ pub(crate) mod op;
 /// Completions that one look at the network reports.
 const BUDGET: usize = 64;
 
-/// How long memory is waited for that a peer still uses when it is taken back.
-const RELEASE_WAIT: Duration = Duration::from_secs(10);
+/// How long memory is waited for that a peer still uses when it is taken back; shorter in the tests
+/// of this file, in which the peer has stopped.
+const RELEASE_WAIT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
+
+/// How long a look at the network is put off while memory is waited for.
+const RELEASE_PAUSE: Duration = Duration::from_micros(200);
 
 /// Buffers of the endpoint for messages of one receive, until they are copied to the program's.
 const LARGE_BUFFERS: usize = 4;
@@ -133,36 +138,43 @@ impl Class {
             Lending::Ending(told) => told,
             Lending::Yes(memory) => {
                 let Err(memory) = memory.reclaim() else { return Ok(()) };
-                let (tell, told) = std::sync::mpsc::channel();
+                let (tell, told) = channel();
                 // The other side is gone when nobody waits any more.
                 memory.revoke(move |_| tell.send(()).unwrap_or_default());
                 told
             }
         };
         let began = Instant::now();
-        loop {
-            // Another thread's look may give it back just as well.
-            if told.recv_timeout(Duration::from_micros(200)).is_ok() {
-                return Ok(());
+        let status = loop {
+            match told.recv_timeout(RELEASE_PAUSE) {
+                Ok(()) => return Ok(()),
+                // Another thread's look may give it back just as well.
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    tracing::error!(
+                        "memory that was deregistered stays with a peer that has stopped in the \
+                         midst of a transfer: it must never be freed"
+                    );
+                    break Status::Busy;
+                }
             }
-            let polled = self.poll(None);
-            let status = match polled {
-                Ok(_) if began.elapsed() <= RELEASE_WAIT => continue,
+            match self.poll(None) {
+                Ok(_) if began.elapsed() <= RELEASE_WAIT => {}
                 Ok(_) => {
                     tracing::error!(
                         "memory that was deregistered is still in use by a peer, which has stopped \
                          in the midst of a transfer: it must not be freed"
                     );
-                    Status::Busy
+                    break Status::Busy;
                 }
                 Err(error) => {
                     tracing::error!(%error, "memory cannot be taken back");
-                    Status::from(&error)
+                    break Status::from(&error);
                 }
-            };
-            own.replace(Lending::Ending(told));
-            return Err(status);
-        }
+            }
+        };
+        own.replace(Lending::Ending(told));
+        Err(status)
     }
 
     /// Ends all operations and connections.
@@ -182,7 +194,78 @@ impl Class {
                 );
                 return;
             }
-            std::thread::yield_now();
+            std::thread::sleep(RELEASE_PAUSE);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::c::mercury::OLDER;
+    use na::{Access, Completion, Memory, OpId, RawSegment, Transfer};
+
+    /// So much that it does not fit into the buffers of a connection.
+    const BYTES: usize = 64 << 20;
+
+    /// Memory of a program into which a peer has begun to write, and the peer, which has stopped.
+    fn stopped_peer(class: &Class, program: &mut [u8]) -> (OwnMem, Arc<dyn Endpoint>) {
+        let segment = RawSegment { ptr: program.as_mut_ptr(), len: program.len() };
+        let own = OwnMem::new([segment].into_iter(), Access::WriteOnly.bits().into()).unwrap();
+        // SAFETY: each test takes it back, and uses the memory only then.
+        unsafe { own.register(&*class.endpoint) }.unwrap();
+        let peer = na::open("na+tcp://", &OpenOptions::listening(false)).unwrap();
+        let to = peer.lookup(class.endpoint.self_addr().uri()).unwrap();
+        let description = class.endpoint.mem_to_bytes(&own.get().unwrap());
+        let transfer = Transfer {
+            local: peer.register(Memory::from_vec(vec![7; BYTES]), Access::ReadOnly).unwrap(),
+            local_offset: 0,
+            remote: peer.mem_from_bytes(&description).unwrap(),
+            remote_offset: 0,
+            len: BYTES as u64,
+        };
+        peer.put(OpId(1), &to, transfer).unwrap();
+        let mut first = [0];
+        while first == [0] {
+            peer.poll(1, &mut drop).unwrap();
+            class.poll(None).unwrap();
+            assert!(own.get().unwrap().read_at(0, &mut first));
+        }
+        (own, peer)
+    }
+
+    #[test]
+    fn memory_that_a_stopped_peer_writes_is_taken_back_when_it_goes_on_or_ends() {
+        let class = Class::open("na+tcp://", &OpenOptions::listening(true), &OLDER).unwrap();
+        for goes_on in [true, false] {
+            let mut program = vec![0; BYTES];
+            let (own, peer) = stopped_peer(&class, &mut program);
+            for _ in 0..2 {
+                assert_eq!(class.take_back(&own), Err(Status::Busy));
+            }
+            // SAFETY: it is refused.
+            assert_eq!(unsafe { own.register(&*class.endpoint) }, Err(Status::Busy));
+            if goes_on {
+                std::thread::scope(|scope| {
+                    let goes_on = scope.spawn(|| {
+                        let mut ended = false;
+                        while !ended {
+                            let mut end = |end| ended = matches!(end, Completion::Transfer { .. });
+                            peer.poll(1, &mut end).unwrap();
+                        }
+                    });
+                    while class.take_back(&own).is_err() {}
+                    while !goes_on.is_finished() {
+                        class.poll(None).unwrap();
+                    }
+                });
+            } else {
+                drop(peer);
+                assert_eq!(class.take_back(&own), Ok(()));
+            }
+            assert_eq!(class.take_back(&own), Ok(()), "nothing is lent any more");
+            program.fill(1);
+        }
+        class.close();
     }
 }

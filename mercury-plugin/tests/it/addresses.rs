@@ -2,7 +2,9 @@
 
 use std::ptr;
 
-use super::mercury::{INVALID_ARG, OK, OVERFLOW, Side, call, init_info, pairs};
+use na_plugin_margo::abi::NaInitInfo;
+
+use super::mercury::{INVALID_ARG, OK, OVERFLOW, Side, call, pairs};
 
 #[test]
 fn addresses_are_read_as_they_were_written() {
@@ -63,15 +65,21 @@ fn what_is_no_address_is_refused() {
 
 #[test]
 fn an_endpoint_that_other_hosts_reach_does_not_open_without_saying_who_may() {
-    assert_eq!(Side::open_with("tcp", "0.0.0.0:0", init_info(), true).err(), Some(INVALID_ARG));
-    assert_eq!(Side::open_with("all", "0.0.0.0:0", init_info(), true).err(), Some(INVALID_ARG));
+    assert_eq!(
+        Side::open_with("tcp", "0.0.0.0:0", NaInitInfo::default(), true).err(),
+        Some(INVALID_ARG)
+    );
+    assert_eq!(
+        Side::open_with("all", "0.0.0.0:0", NaInitInfo::default(), true).err(),
+        Some(INVALID_ARG)
+    );
     // Who only calls need not say it.
-    let caller = Side::open_with("tcp", "0.0.0.0:0", init_info(), false).unwrap();
+    let caller = Side::open_with("tcp", "0.0.0.0:0", NaInitInfo::default(), false).unwrap();
     let own = caller.self_addr();
     assert!(caller.text(own).ends_with("/origin"), "nobody reaches it");
     caller.free(&[own], &[]);
     // On loopback it can be called, as in C.
-    let caller = Side::open_with("tcp", "", init_info(), false).unwrap();
+    let caller = Side::open_with("tcp", "", NaInitInfo::default(), false).unwrap();
     let own = caller.self_addr();
     assert!(caller.text(own).starts_with("tcp://127.0.0.1:"));
     caller.free(&[own], &[]);

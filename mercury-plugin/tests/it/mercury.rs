@@ -94,22 +94,6 @@ pub(crate) fn set_up() {
     install(Mercury { completion_add, protocol_info_alloc, version_get });
 }
 
-/// Options as Mercury has them when a program gives none.
-pub(crate) fn init_info() -> NaInitInfo {
-    NaInitInfo {
-        ip_subnet: ptr::null(),
-        auth_key: ptr::null(),
-        max_unexpected_size: 0,
-        max_expected_size: 0,
-        progress_mode: 0,
-        addr_format: 0,
-        max_contexts: 1,
-        thread_mode: 0,
-        request_mem_device: false,
-        traffic_class: 0,
-    }
-}
-
 /// A class with one context.
 pub(crate) struct Side {
     class: Box<NaClass>,
@@ -153,7 +137,7 @@ pub(crate) struct End {
 impl Side {
     /// Opens a class that listens.
     pub(crate) fn open(protocol: &str) -> Self {
-        Self::open_with(protocol, "", init_info(), true).unwrap()
+        Self::open_with(protocol, "", NaInitInfo::default(), true).unwrap()
     }
 
     pub(crate) fn open_with(

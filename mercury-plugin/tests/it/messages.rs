@@ -1,8 +1,8 @@
 //! Messages, their order and their bounds; operations that are misused.
 
-use super::mercury::{
-    BUSY, CANCELED, HOST_UNREACH, MSG_SIZE, OK, OVERFLOW, Side, call, init_info, pairs,
-};
+use na_plugin_margo::abi::NaInitInfo;
+
+use super::mercury::{BUSY, CANCELED, HOST_UNREACH, MSG_SIZE, OK, OVERFLOW, Side, call, pairs};
 
 const MAX: usize = 4096;
 
@@ -52,13 +52,11 @@ fn what_is_too_long_is_refused_on_both_sides() {
 #[test]
 fn messages_have_the_length_that_the_program_asks_for() {
     for protocol in ["sm", "tcp"] {
-        let mut init = init_info();
-        init.max_unexpected_size = 20_000;
+        let init = NaInitInfo { max_unexpected_size: 20_000, ..NaInitInfo::default() };
         let a = Side::open_with(protocol, "", init, true).unwrap();
         assert_eq!(call!(msg_get_max_unexpected_size(a.class())), 20_000);
         assert_eq!(call!(msg_get_max_expected_size(a.class())), 20_000);
-        let mut init = init_info();
-        init.max_expected_size = usize::MAX;
+        let init = NaInitInfo { max_expected_size: usize::MAX, ..NaInitInfo::default() };
         assert!(Side::open_with(protocol, "", init, true).is_err());
     }
 }

@@ -5,9 +5,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use na_plugin_margo::abi::NaInitInfo;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::mercury::{OK, Sending, Side, TIMEOUT, call, init_info, pairs, trigger};
+use super::mercury::{OK, Sending, Side, TIMEOUT, call, pairs, trigger};
 
 fn fd(side: &Side) -> BorrowedFd<'static> {
     let fd = call!(poll_get_fd(side.class(), side.context()));
@@ -128,8 +129,7 @@ fn waiting_ends_by_its_time() {
         let code = call!(poll_wait(a.class(), a.context(), timeout, ptr::null_mut()));
         assert_eq!(code, TIMEOUT);
     }
-    let mut init = init_info();
-    init.progress_mode = 1;
+    let init = NaInitInfo { progress_mode: 1, ..NaInitInfo::default() };
     let busy = Side::open_with("sm", "", init, true).unwrap();
     assert_eq!(call!(poll_get_fd(busy.class(), busy.context())), -1);
     assert!(!call!(poll_try_wait(busy.class(), busy.context())));
