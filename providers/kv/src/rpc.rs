@@ -4,7 +4,6 @@
 //! transfer where they would not fit: [`Part`] says which. The type parameters are for origins,
 //! which send what they borrow.
 
-use std::convert::Infallible;
 use std::ops::Bound;
 
 use margo::encoding::Bytes;
@@ -14,7 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::KvError;
 use crate::members::Told;
-use crate::model::{Batch, Change, Condition, Durability, KeyRange, Outcomes};
+#[cfg(doc)]
+use crate::model::Change;
+use crate::model::{Batch, Condition, Durability, KeyRange, Outcomes};
 
 /// The identity that a provider of this crate tells clients that ask.
 pub const IDENTITY: &str = "kv";
@@ -757,64 +758,4 @@ pub struct KvStat {
     pub waiters: u64,
     /// Bytes of values that are moved by bulk transfer at the moment.
     pub bulk_bytes: u64,
-}
-
-impl<B> Batch<B> {
-    /// The batch with other bytes. `to` gets all bytes in the order in which they are encoded.
-    pub(crate) fn try_map<C, E>(
-        self,
-        mut to: impl FnMut(B) -> Result<C, E>,
-    ) -> Result<Batch<C>, E> {
-        let Self { is_atomic, only_if, changes } = self;
-        let only_if = only_if.into_iter().map(|(key, when)| Ok((to(key)?, when.try_map(&mut to)?)));
-        let only_if = only_if.collect::<Result<_, E>>()?;
-        let changes = changes.into_iter().map(|change| change.try_map(&mut to));
-        Ok(Batch { is_atomic, only_if, changes: changes.collect::<Result<_, E>>()? })
-    }
-}
-
-impl<B> Condition<B> {
-    /// The condition with other bytes.
-    pub(crate) fn map<C>(self, mut to: impl FnMut(B) -> C) -> Condition<C> {
-        let Ok(condition) = self.try_map(&mut |bytes| Ok::<_, Infallible>(to(bytes)));
-        condition
-    }
-
-    fn try_map<C, E>(self, to: &mut impl FnMut(B) -> Result<C, E>) -> Result<Condition<C>, E> {
-        Ok(match self {
-            Self::Always => Condition::Always,
-            Self::Absent => Condition::Absent,
-            Self::Present => Condition::Present,
-            Self::Version(version) => Condition::Version(version),
-            Self::Value(value) => Condition::Value(to(value)?),
-        })
-    }
-}
-
-impl<B> Change<B> {
-    fn try_map<C, E>(self, to: &mut impl FnMut(B) -> Result<C, E>) -> Result<Change<C>, E> {
-        Ok(match self {
-            Self::Put { key, value, when } => {
-                Change::Put { key: to(key)?, value: to(value)?, when: when.try_map(to)? }
-            }
-            Self::Append { key, value, when } => {
-                Change::Append { key: to(key)?, value: to(value)?, when: when.try_map(to)? }
-            }
-            Self::Erase { key, when, take } => {
-                Change::Erase { key: to(key)?, when: when.try_map(to)?, take }
-            }
-            Self::EraseRange(KeyRange { from, to: end }) => {
-                let (from, end) = (bound(from, to)?, bound(end, to)?);
-                Change::EraseRange(KeyRange { from, to: end })
-            }
-        })
-    }
-}
-
-fn bound<B, C, E>(bound: Bound<B>, to: &mut impl FnMut(B) -> Result<C, E>) -> Result<Bound<C>, E> {
-    Ok(match bound {
-        Bound::Included(key) => Bound::Included(to(key)?),
-        Bound::Excluded(key) => Bound::Excluded(to(key)?),
-        Bound::Unbounded => Bound::Unbounded,
-    })
 }
