@@ -9,8 +9,8 @@
 set -euo pipefail
 
 if [ "${1:-}" = --build ]; then
-    folder="${2:?a folder for the programs}"
-    mkdir -p "$folder"
+    mkdir -p "${2:?a folder for the programs}"
+    folder="$(cd "$2" && pwd)"
     cd "$(dirname "$0")/.."
     # The path of the program that cargo says it has built last.
     built() {
@@ -20,7 +20,7 @@ if [ "${1:-}" = --build ]; then
     cp "$(built build --release -p margo-bench)" "$folder/margo-bench"
     cp "$(built test --no-run -p margo-device --test it)" "$folder/device-tests"
     cp "$(built test --no-run -p margo --test it)" "$folder/margo-tests"
-    cp "$0" "$folder/device.sh" 2>/dev/null || cp benches/device.sh "$folder/device.sh"
+    cp benches/device.sh "$folder"
     exit
 fi
 
