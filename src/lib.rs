@@ -107,8 +107,8 @@ mod timer;
 
 #[doc(hidden)]
 pub use self::support::log;
-#[doc(hidden)]
 pub use ::device;
+#[doc(hidden)]
 pub use ::hg;
 pub use margo_config as config;
 pub use margo_macros::service;

@@ -41,7 +41,7 @@ pub struct Driver(Arc<DriverState>);
 struct DriverState {
     functions: Arc<dyn Functions>,
     /// The name under which the library was found.
-    library: String,
+    file: String,
     /// 1000 for each major and 10 for each minor number.
     version: c_int,
     /// The process that it was initialised in.
@@ -59,9 +59,9 @@ impl Driver {
     /// cannot be initialised, as where there is no device. The same at every call.
     pub fn cuda() -> Result<Self, DeviceError> {
         static DRIVER: OnceLock<Result<Driver, DeviceError>> = OnceLock::new();
-        let open = || match std::env::var(PATH_VARIABLE) {
-            Ok(path) => Self::open_one_of(&[&path]),
-            Err(_) => Self::open_one_of(&NAMES),
+        let open = || match std::env::var_os(PATH_VARIABLE) {
+            Some(path) => Self::open_one_of(&[&path.to_string_lossy()]),
+            None => Self::open_one_of(&NAMES),
         };
         DRIVER.get_or_init(open).clone()
     }
@@ -95,8 +95,8 @@ impl Driver {
 
     /// The driver behind a table of functions.
     pub(crate) fn of(functions: Arc<dyn Functions>, library: &str) -> Result<Self, DeviceError> {
-        let (library, process) = (library.to_owned(), std::process::id());
-        let mut state = DriverState { functions, library, version: 0, process };
+        let (file, process) = (library.to_owned(), std::process::id());
+        let mut state = DriverState { functions, file, version: 0, process };
         let mut version = 0;
         // SAFETY: a place for a number; may be called before all else.
         let told = unsafe { state.functions.cuDriverGetVersion(&raw mut version) };
@@ -109,8 +109,8 @@ impl Driver {
     }
 
     /// Returns the name under which the library was found.
-    pub fn library(&self) -> &str {
-        &self.0.library
+    pub fn file(&self) -> &str {
+        &self.0.file
     }
 
     /// Returns the version of CUDA that the driver knows: major and minor number.
@@ -171,7 +171,7 @@ impl Driver {
         let there: Vec<_> =
             there.iter().map(|device| format!("{} ({})", device.index, device.pci)).collect();
         let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
-        let library = self.0.library.clone();
+        let library = self.0.file.clone();
         DeviceError::NoDevice { library, wanted: wanted.to_owned(), there }
     }
 
@@ -208,7 +208,7 @@ impl Driver {
 impl fmt::Debug for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (major, minor) = self.version();
-        write!(f, "Driver({}, CUDA {major}.{minor})", self.0.library)
+        write!(f, "Driver({}, CUDA {major}.{minor})", self.0.file)
     }
 }
 
@@ -261,7 +261,7 @@ impl DriverState {
             0 => String::new(),
             _ => format!(" (CUDA {major}.{minor})"),
         };
-        let library = &self.library;
+        let library = &self.file;
         let place = place.map_or(String::new(), |place| format!("{place} of "));
         let told = |ask: &dyn Fn(*mut *const c_char) -> CUresult| {
             let mut text = std::ptr::null();
@@ -378,7 +378,7 @@ impl Device {
         // SAFETY: the context is retained while `self` exists.
         let told = unsafe { state.functions.cuCtxPushCurrent(self.0.context) };
         self.check("cuCtxPushCurrent", told)?;
-        Ok(Entered { device: self, stays: PhantomData })
+        Ok(Entered { device: self, _stays: PhantomData })
     }
 
     pub(crate) fn number(&self) -> CUdevice {
@@ -425,7 +425,7 @@ impl Drop for DeviceState {
 pub(crate) struct Entered<'a> {
     device: &'a Device,
     /// The current context is that of this thread.
-    stays: PhantomData<*mut ()>,
+    _stays: PhantomData<*mut ()>,
 }
 
 impl Entered<'_> {
@@ -444,7 +444,6 @@ impl Drop for Entered<'_> {
         // SAFETY: a place for a context. What is popped is what `enter` has pushed in this thread,
         // as all others push and pop in pairs as well.
         let _ = unsafe { self.functions().cuCtxPopCurrent(&raw mut popped) };
-        let _: PhantomData<*mut ()> = self.stays;
     }
 }
 

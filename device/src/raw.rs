@@ -59,7 +59,7 @@ pub struct CUmemAllocationProp {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct CUmemAccessDesc {
-    /// Who.
+    /// The device that gets access.
     pub location: CUmemLocation,
     /// [`CU_MEM_ACCESS_FLAGS_PROT_READWRITE`].
     pub flags: c_int,

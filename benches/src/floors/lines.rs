@@ -229,11 +229,9 @@ impl Deref for SharedLines {
     type Target = Lines;
 
     fn deref(&self) -> &Lines {
-        // SAFETY:
-        // - valid and aligned: a page-aligned mapping of the size of `Lines`, until `drop`, of a
-        //   file that nobody truncates (only copies of this program open it);
-        // - initialised: a new file is zeros, which are valid atomics;
-        // - no aliasing `&mut`: no process makes one; all fields are atomics.
+        // SAFETY: a page-aligned mapping of the size of `Lines`, until `drop`, of a file that only
+        // copies of this program open, and none truncates; a new file is zeros, which are valid
+        // atomics; all fields are atomics, and no process makes a `&mut`.
         unsafe { self.map.as_ref() }
     }
 }

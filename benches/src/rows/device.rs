@@ -14,15 +14,16 @@
 //! Where there is no driver the rows say so. `MARGO_BENCH_FAKE_DEVICE` in the environment has them
 //! run on a driver for tests, whose figures say nothing.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use margo::bulk_memory::BulkBuffer;
 use margo::device::{Copies, Device, DeviceCopy, DeviceError, DeviceMemory, Driver, Pinned, fake};
 use margo::{Access, Bulk, Exposed, Handle, Instance, Rpc};
 
+use super::rpc::bulk::{answer, take};
 use super::rpc::pair::{Pair, Settings, Told, serve};
 use super::ult::on_ult::on_ult;
-use crate::base::{Doing, Effort, Failure, Figure, OrFail, Result, Samples, ensure};
+use crate::base::{Doing, Effort, Failure, Figure, Result, Samples, ensure};
 use crate::floors::memcpy::touched;
 use crate::process::{Context, child};
 
@@ -216,26 +217,6 @@ pub(crate) fn peer(
         let measured = take(&measured)?;
         child::send(&[measured.floors, measured.samples])
     })
-}
-
-/// Runs a round with the measurements taken out of their place: no lock is held while it suspends.
-fn answer<A>(
-    request: &Handle<A, Told>,
-    place: &Mutex<Option<Measured>>,
-    round: impl FnOnce(&mut Measured) -> Result<()>,
-) {
-    let result = take(place).and_then(|mut measured| {
-        let result = round(&mut measured);
-        *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured);
-        result
-    });
-    // An origin that is gone needs no answer.
-    let _ = request.respond(&result.map_err(|failure| failure.to_string()));
-}
-
-fn take(place: &Mutex<Option<Measured>>) -> Result<Measured> {
-    let taken = place.lock().unwrap_or_else(PoisonError::into_inner).take();
-    taken.or_fail("a round is under way, or was broken off")
 }
 
 /// The row.

@@ -48,7 +48,7 @@ fn gpus(driver: Result<Driver, DeviceError>) -> (String, Vec<Gpu>) {
                 let DeviceInfo { index, name, pci, bytes, numa_node, .. } = device;
                 Gpu { index, name, pci, bytes, numa_node }
             };
-            let told = format!("{}, CUDA {major}.{minor}", driver.library());
+            let told = format!("{}, CUDA {major}.{minor}", driver.file());
             (told, devices.into_iter().map(gpu).collect())
         }
         Err(error) => (error.to_string(), Vec::new()),

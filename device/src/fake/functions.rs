@@ -1,9 +1,8 @@
 //! The functions of the fake driver. Each has the contract of its namesake in CUDA.
 #![allow(
     non_snake_case,
-    clippy::undocumented_unsafe_blocks,
     clippy::multiple_unsafe_ops_per_block,
-    reason = "the table has the names of C; each function has the contract of its namesake"
+    reason = "the table has the names of C; places for results are given together"
 )]
 
 use std::collections::VecDeque;
@@ -42,6 +41,7 @@ impl Functions for Table {
 
     unsafe fn cuDriverGetVersion(&self, version: *mut c_int) -> CUresult {
         code(self.call("cuDriverGetVersion").map(|_| {
+            // SAFETY: a place for the result, by the contract.
             unsafe { *version = 12040 };
             CUDA_SUCCESS
         }))
@@ -49,16 +49,19 @@ impl Functions for Table {
 
     unsafe fn cuGetErrorName(&self, error: CUresult, name: *mut *const c_char) -> CUresult {
         let Some(text) = name_of(error) else { return CUDA_ERROR_INVALID_VALUE };
+        // SAFETY: a place for the result, by the contract.
         unsafe { *name = text.as_ptr() };
         CUDA_SUCCESS
     }
 
     unsafe fn cuGetErrorString(&self, error: CUresult, text: *mut *const c_char) -> CUresult {
+        // SAFETY: the caller's.
         unsafe { self.cuGetErrorName(error, text) }
     }
 
     unsafe fn cuDeviceGetCount(&self, count: *mut c_int) -> CUresult {
         code(self.call("cuDeviceGetCount").map(|state| {
+            // SAFETY: a place for the result, by the contract.
             unsafe { *count = state.devices as c_int };
             CUDA_SUCCESS
         }))
@@ -69,6 +72,7 @@ impl Functions for Table {
             if ordinal as usize >= state.devices {
                 return CUDA_ERROR_INVALID_DEVICE;
             }
+            // SAFETY: a place for the result, by the contract.
             unsafe { *device = ordinal };
             CUDA_SUCCESS
         }))
@@ -76,6 +80,7 @@ impl Functions for Table {
 
     unsafe fn cuDeviceGetName(&self, name: *mut c_char, len: c_int, _: CUdevice) -> CUresult {
         code(self.call("cuDeviceGetName").map(|_| {
+            // SAFETY: room for `len` characters, by the contract.
             unsafe { libc::strncpy(name, c"Fake".as_ptr(), len as usize) };
             CUDA_SUCCESS
         }))
@@ -89,6 +94,7 @@ impl Functions for Table {
     ) -> CUresult {
         code(self.call("cuDeviceGetPCIBusId").map(|_| {
             let text = CString::new(format!("00000000:F{device}:00.0")).unwrap_or_default();
+            // SAFETY: room for `len` characters, by the contract.
             unsafe { libc::strncpy(id, text.as_ptr(), len as usize) };
             CUDA_SUCCESS
         }))
@@ -96,6 +102,7 @@ impl Functions for Table {
 
     unsafe fn cuDeviceTotalMem(&self, bytes: *mut usize, _: CUdevice) -> CUresult {
         code(self.call("cuDeviceTotalMem").map(|_| {
+            // SAFETY: a place for the result, by the contract.
             unsafe { *bytes = 1 << 30 };
             CUDA_SUCCESS
         }))
@@ -108,6 +115,7 @@ impl Functions for Table {
     ) -> CUresult {
         code(self.call("cuDevicePrimaryCtxRetain").map(|mut state| {
             state.contexts[device as usize] += 1;
+            // SAFETY: a place for the result, by the contract.
             unsafe { *context = (device as usize + 1) as CUcontext };
             CUDA_SUCCESS
         }))
@@ -136,6 +144,7 @@ impl Functions for Table {
         code(self.call("cuCtxPopCurrent").map(|mut state| {
             let thread = std::thread::current().id();
             match state.current.get_mut(&thread).and_then(Vec::pop) {
+                // SAFETY: a place for the result, by the contract.
                 Some(device) => unsafe { *context = (device + 1) as CUcontext },
                 None => {
                     state.faults.push("a context was popped in another thread".into());
@@ -154,6 +163,7 @@ impl Functions for Table {
             let block = Block::new(bytes, device);
             let address = map(Some(&block.fd), bytes, libc::PROT_NONE) as u64;
             state.memory.insert(address, Mapped { block, bytes, device });
+            // SAFETY: a place for the result, by the contract.
             unsafe { *at = address };
             CUDA_SUCCESS
         }))
@@ -168,6 +178,7 @@ impl Functions for Table {
             if state.is_used(at, mapped.bytes) {
                 state.faults.push("memory was freed before its copy was over".into());
             }
+            // SAFETY: mapped with this length, and known to nobody any more.
             unsafe { libc::munmap(at as *mut c_void, mapped.bytes) };
             CUDA_SUCCESS
         }))
@@ -235,6 +246,7 @@ impl Functions for Table {
         code(self.within("cuStreamCreate").map(|(mut state, _)| {
             let number = state.number();
             state.streams.insert(number, VecDeque::new());
+            // SAFETY: a place for the result, by the contract.
             unsafe { *stream = number as CUstream };
             CUDA_SUCCESS
         }))
@@ -266,6 +278,7 @@ impl Functions for Table {
         code(self.within("cuEventCreate").map(|(mut state, _)| {
             let number = state.number();
             state.events.insert(number, 0);
+            // SAFETY: a place for the result, by the contract.
             unsafe { *event = number as CUevent };
             CUDA_SUCCESS
         }))
@@ -324,6 +337,7 @@ impl Functions for Table {
             let start = state.memory.range(..=at).next_back().map_or(0, |(start, _)| *start);
             let found = state.mapped(at, 1).map(|(mapped, _)| mapped);
             for index in 0..count as usize {
+                // SAFETY: `count` attributes, each with a place of its type, by the contract.
                 unsafe {
                     let to = *values.add(index);
                     match *which.add(index) {
@@ -355,6 +369,7 @@ impl Functions for Table {
         _: c_int,
     ) -> CUresult {
         code(self.within("cuMemGetAllocationGranularity").map(|_| {
+            // SAFETY: a place for the result, by the contract.
             unsafe { *bytes = PAGE };
             CUDA_SUCCESS
         }))
@@ -374,9 +389,11 @@ impl Functions for Table {
             if bytes > 1 << 30 {
                 return CUDA_ERROR_OUT_OF_MEMORY;
             }
+            // SAFETY: properties that are filled in, by the contract.
             let block = Block::new(bytes, unsafe { (*prop).location.id } as usize);
             let number = state.number() as u64;
             state.handles.insert(number, block);
+            // SAFETY: a place for the result, by the contract.
             unsafe { *handle = number };
             CUDA_SUCCESS
         }))
@@ -402,6 +419,7 @@ impl Functions for Table {
         code(self.within("cuMemAddressReserve").map(|(mut state, _)| {
             let address = map(None, bytes, libc::PROT_NONE) as u64;
             state.reserved.insert(address, bytes);
+            // SAFETY: a place for the result, by the contract.
             unsafe { *at = address };
             CUDA_SUCCESS
         }))
@@ -415,6 +433,7 @@ impl Functions for Table {
             if state.reserved.remove(&at) != Some(bytes) {
                 return CUDA_ERROR_INVALID_VALUE;
             }
+            // SAFETY: mapped with this length, and known to nobody any more.
             unsafe { libc::munmap(at as *mut c_void, bytes) };
             CUDA_SUCCESS
         }))
@@ -473,6 +492,7 @@ impl Functions for Table {
         code(self.within("cuMemExportToShareableHandle").map(|(state, _)| {
             let copy = state.handles.get(&handle).and_then(|block| block.fd.try_clone().ok());
             let Some(fd) = copy else { return CUDA_ERROR_INVALID_VALUE };
+            // SAFETY: a place for the result, by the contract.
             unsafe { *to.cast::<c_int>() = fd.into_raw_fd() };
             CUDA_SUCCESS
         }))
@@ -485,14 +505,19 @@ impl Functions for Table {
         _: c_int,
     ) -> CUresult {
         code(self.within("cuMemImportFromShareableHandle").map(|(mut state, device)| {
+            // SAFETY: any number may be asked about.
             let fd = unsafe { libc::dup(from.addr() as c_int) };
+            // SAFETY: a structure of numbers, for which zeros are values.
             let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+            // SAFETY: a descriptor, or what is refused; a place for the result.
             if fd < 0 || unsafe { libc::fstat(fd, &raw mut stat) } != 0 || stat.st_size == 0 {
                 return CUDA_ERROR_INVALID_VALUE;
             }
+            // SAFETY: made just now, and of nobody else.
             let fd = unsafe { OwnedFd::from_raw_fd(fd) };
             let number = state.number() as u64;
             state.handles.insert(number, Block::of(fd, stat.st_size as usize, device));
+            // SAFETY: a place for the result, by the contract.
             unsafe { *handle = number };
             CUDA_SUCCESS
         }))

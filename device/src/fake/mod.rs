@@ -8,19 +8,14 @@
 //! | calls fail | [`Fake::fail`] lets any call fail, with any error |
 //! | a device is busy | [`Fake::hold`] lets no copy go on until it is taken back |
 //!
-//! What a program does wrong (freeing memory that a copy uses, a call without a context) is noted
-//! in [`Fake::faults`]; what it has not given back, in [`Fake::in_use`].
-
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    clippy::multiple_unsafe_ops_per_block,
-    reason = "memory of the tests' own, by addresses that the state keeps"
-)]
+//! Misuse (freeing memory that a copy uses, a call without a context) is noted in [`Fake::faults`];
+//! things that were not given back are counted in [`Fake::in_use`].
 
 mod functions;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
+use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -134,6 +129,7 @@ fn map(fd: Option<&OwnedFd>, bytes: usize, access: c_int) -> usize {
         Some(fd) => (libc::MAP_SHARED, fd.as_raw_fd()),
         None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
     };
+    // SAFETY: the kernel chooses the address, so that no mapping is replaced.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, fd, 0) };
     assert_ne!(at, libc::MAP_FAILED, "no memory for the fake driver");
     at.addr()
@@ -146,18 +142,20 @@ impl Block {
     }
 
     fn new(bytes: usize, device: usize) -> Arc<Self> {
-        let fd = unsafe {
-            let fd = libc::memfd_create(c"device".as_ptr(), libc::MFD_CLOEXEC);
-            assert!(fd >= 0, "no memfd for the fake driver");
-            assert_eq!(libc::ftruncate(fd, bytes.cast_signed() as i64), 0);
-            OwnedFd::from_raw_fd(fd)
-        };
-        Self::of(fd, bytes, device)
+        // SAFETY: a string with an end, and a flag that there is.
+        let fd = unsafe { libc::memfd_create(c"device".as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(fd >= 0, "no memfd for the fake driver");
+        // SAFETY: made just now, and of nobody else.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        file.set_len(bytes as u64).expect("no memory for the fake driver");
+        Self::of(file.into(), bytes, device)
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
+        // SAFETY: mapped by `of` with this length; copies look the view up in the state, under its
+        // lock, and this is no longer there.
         unsafe { libc::munmap(self.view as *mut c_void, self.bytes) };
     }
 }
@@ -188,7 +186,7 @@ impl Fake {
     ///
     /// # Errors
     ///
-    /// Those that [`fail`](Self::fail) asks for.
+    /// Errors that [`fail`](Self::fail) asks for.
     pub fn driver(&self) -> Result<Driver, DeviceError> {
         Driver::of(self.0.clone(), "the fake driver")
     }
@@ -335,6 +333,8 @@ impl State {
                     Place::Device(at) => self.view(at, bytes),
                 };
                 match (at(from), at(to)) {
+                    // SAFETY: within a view that is mapped, and memory of the host that stays until
+                    // the copy is over, by the contract of the copies.
                     (Some(from), Some(to)) => unsafe {
                         std::ptr::copy(from as *const u8, to as *mut u8, bytes);
                     },

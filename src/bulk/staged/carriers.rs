@@ -3,14 +3,14 @@
 //! | state | touched by | under |
 //! |---|---|---|
 //! | the range that is left | carriers, when they take a chunk | its lock |
-//! | the first error | set once, by the carrier that fails; read when all have ended | – |
+//! | the first error | set by the carrier that fails first; taken when all have ended | its lock |
 //! | a buffer | the carrier that has it, or its transfer | – |
 //!
 //! A *carrier* is a ULT with one buffer, which copies and moves a chunk, and then takes the next.
 //! The carriers overlap: while one waits for the network, another waits for the device.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use device::{DeviceCopy, DeviceError};
@@ -65,7 +65,7 @@ struct Carriers {
     left: Mutex<Range<u64>>,
     /// Set with the first error.
     failed: Eventual<()>,
-    error: OnceLock<BulkError>,
+    error: Mutex<Option<BulkError>>,
 }
 
 impl Instance {
@@ -150,7 +150,7 @@ impl Staged {
             buffers.push(more);
         }
         let left = Mutex::new(self.range.clone());
-        let (failed, error) = (Eventual::new(), OnceLock::new());
+        let (failed, error) = (Eventual::new(), Mutex::default());
         let carriers = Arc::new(Carriers { staged: self, staging, chunk, left, failed, error });
         let own = buffers.pop();
         let inner = carriers.staged.instance.inner().clone();
@@ -172,8 +172,8 @@ impl Staged {
                 });
             }
         }
-        match carriers.error.get() {
-            Some(error) => Err(copy_of(error)),
+        match lock(&carriers.error).take() {
+            Some(error) => Err(error),
             None if carriers.staged.is_over_early() => {
                 Err(BulkError::Canceled { peer: carriers.staged.peer.to_string() })
             }
@@ -193,23 +193,9 @@ impl Staged {
     }
 }
 
-/// Makes the same error once more.
-fn copy_of(error: &BulkError) -> BulkError {
-    match error {
-        BulkError::Transfer { peer, source } => {
-            BulkError::Transfer { peer: peer.clone(), source: source.clone() }
-        }
-        BulkError::StoodStill { peer, limit } => {
-            BulkError::StoodStill { peer: peer.clone(), limit: *limit }
-        }
-        BulkError::Canceled { peer } => BulkError::Canceled { peer: peer.clone() },
-        other => BulkError::Alloc(HgError::Bulk(other.to_string())),
-    }
-}
-
 impl Carriers {
     fn fail(&self, error: BulkError) {
-        let _ = self.error.set(error);
+        lock(&self.error).get_or_insert(error);
         let _ = self.failed.set(());
     }
 

@@ -149,10 +149,10 @@ pub(crate) fn peer(context: &Context, way: Way, bytes: usize, floor: Floor) -> R
 }
 
 /// Runs a round with the measurements taken out of their place: no lock is held while it suspends.
-fn answer<A>(
+pub(crate) fn answer<A, M>(
     request: &Handle<A, Told>,
-    place: &Mutex<Option<Measured>>,
-    round: impl FnOnce(&mut Measured) -> Result<()>,
+    place: &Mutex<Option<M>>,
+    round: impl FnOnce(&mut M) -> Result<()>,
 ) {
     let result = take(place).and_then(|mut measured| {
         let result = round(&mut measured);
@@ -163,7 +163,12 @@ fn answer<A>(
     let _ = request.respond(&result.map_err(|failure| failure.to_string()));
 }
 
-fn take(place: &Mutex<Option<Measured>>) -> Result<Measured> {
+/// Takes the measurements out of their place.
+///
+/// # Errors
+///
+/// When they are not there.
+pub(crate) fn take<M>(place: &Mutex<Option<M>>) -> Result<M> {
     let taken = place.lock().unwrap_or_else(PoisonError::into_inner).take();
     taken.or_fail("a round is under way, or was broken off")
 }

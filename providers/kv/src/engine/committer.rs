@@ -206,7 +206,9 @@ impl Committer {
         self.served.changes(key)?;
         self.limits.check(key, value, 0)?;
         let version = self.version + 1;
-        store.put(key, Record { version, value })?;
+        if !store.put(key, Record { version, value }) {
+            return Ok(None);
+        }
         self.version = version;
         let usage = store.usage();
         self.shown.count(|counters| {

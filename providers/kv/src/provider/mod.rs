@@ -196,7 +196,7 @@ impl KvProvider {
         let own = service.clone();
         provider.serve(GET_MANY).in_place(move |(), args, request| own.get_many(args, &request))?;
         let own = service.clone();
-        if own.is_in_memory() {
+        if own.is_in_memory {
             provider.serve(PUT).in_place(move |(), args, request| {
                 say_if_untold(&request, request.respond(&own.put(args, &request)));
             })?;

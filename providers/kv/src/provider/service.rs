@@ -45,7 +45,7 @@ pub(super) struct Service {
     pub(super) budget: Budget,
     page_bytes: u64,
     key_bytes: u64,
-    is_in_memory: bool,
+    pub(super) is_in_memory: bool,
 }
 
 /// A request without its arguments.
@@ -208,10 +208,6 @@ impl Service {
             }
         };
         request.args().iter().enumerate().map(each).collect()
-    }
-
-    pub(super) fn is_in_memory(&self) -> bool {
-        self.is_in_memory
     }
 
     /// Sets a value in memory, without a batch if nothing else has to be looked at.

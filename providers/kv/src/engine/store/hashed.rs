@@ -116,13 +116,13 @@ impl Store for HashedStore {
         Ok(())
     }
 
-    fn put(&mut self, key: &[u8], record: Record<'_>) -> Result<(), KvError> {
+    fn put(&mut self, key: &[u8], record: Record<'_>) -> bool {
         let Self { tables, usage, scratch, .. } = self;
         let row = Row::new(key, record, scratch);
         let _whole = tables.commits.lock().unwrap_or_else(PoisonError::into_inner);
         tables.write(key, Some(row), usage);
         self.version = record.version;
-        Ok(())
+        true
     }
 
     fn snapshot(&self) -> Result<Arc<dyn View>, KvError> {

@@ -12,11 +12,13 @@
 //!
 //! A read transaction is for one thread at a time. So each view has several of the same moment, of
 //! which a reader takes one that is free, and scans copy what they show, since none may be held
-//! while their caller waits for something else.
+//! while their caller waits for something else. Where all that there may be are taken, the oldest
+//! view is closed.
 
 #![allow(unsafe_code, reason = "LMDB trusts whoever opens a file to keep others away from it")]
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
@@ -45,27 +47,43 @@ const DATA: &str = "data.mdb";
 /// The file whose lock the one has who uses the database.
 const LOCK: &str = "margo.lock";
 
-/// Bytes of a new map, and of the smallest one that is tried where addresses are scarce.
-const MAP_BYTES: usize = 1 << 40;
+/// Bytes of the smallest map that is tried where addresses are scarce.
 const MAP_BYTES_MIN: usize = 1 << 20;
 
-/// Read transactions that there may be; each view has a few.
-const READERS: u32 = 4096;
+/// Most read transactions of a view.
 const READERS_OF_VIEW: usize = 8;
 
 /// Bytes that a scan copies at once, at first and at most.
 const COPIED_BYTES: usize = 4 << 10;
 const COPIED_BYTES_MAX: usize = 256 << 10;
 
+/// The sizes that a database is opened with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    /// Bytes of a new map.
+    pub(crate) map_bytes: usize,
+    /// Read transactions that there may be.
+    pub(crate) readers: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { map_bytes: 1 << 40, readers: 1 << 14 }
+    }
+}
+
 /// The store.
 pub(crate) struct LmdbStore {
     /// `None` if it could not be opened with a larger map.
     opened: Option<Opened>,
     path: PathBuf,
+    sizes: Sizes,
+    /// As many as threads that read at the same time.
+    readers_of_view: usize,
     place: Arc<str>,
     health: Health,
-    /// Closed with the map, which they hold.
-    views: RefCell<Vec<Weak<LmdbView>>>,
+    /// Closed with the map, which they hold; the oldest first.
+    views: RefCell<VecDeque<Weak<LmdbView>>>,
     state: StoreState,
     keys: u64,
     note: Option<Vec<u8>>,
@@ -87,23 +105,26 @@ impl LmdbStore {
         integrity: Integrity,
         health: &Health,
     ) -> Result<Self, KvError> {
-        Self::open_with_map(path, MAP_BYTES, integrity, health)
+        Self::open_with(path, Sizes::default(), integrity, health)
     }
 
-    /// As [`open`](Self::open), with a map of so many bytes at first.
-    pub(crate) fn open_with_map(
+    /// As [`open`](Self::open), with other sizes.
+    pub(crate) fn open_with(
         path: &Path,
-        map_bytes: usize,
+        sizes: Sizes,
         integrity: Integrity,
         health: &Health,
     ) -> Result<Self, KvError> {
         let place: Arc<str> = path.display().to_string().into();
         let lock = lock(path, &place)?;
-        let opened = map(path, &place, map_bytes)?;
+        let opened = map(path, &place, sizes)?;
         let (state, keys, note) = prepare(&place, &opened)?;
+        let cpus = std::thread::available_parallelism().map_or(1, |count| count.get());
         let store = Self {
             opened: Some(opened),
             path: path.to_owned(),
+            sizes,
+            readers_of_view: cpus.min(READERS_OF_VIEW),
             place,
             health: health.clone(),
             views: RefCell::default(),
@@ -167,7 +188,8 @@ impl LmdbStore {
     fn grow(&mut self) -> Result<(), KvError> {
         let before = self.opened()?.env.info().map_size;
         self.close();
-        let opened = self.opened.insert(map(&self.path, &self.place, before.saturating_mul(2))?);
+        let sizes = Sizes { map_bytes: before.saturating_mul(2), ..self.sizes };
+        let opened = self.opened.insert(map(&self.path, &self.place, sizes)?);
         if opened.env.info().map_size > before {
             return Ok(());
         }
@@ -221,11 +243,12 @@ fn lock(path: &Path, place: &str) -> Result<File, KvError> {
 }
 
 /// Maps the file: so many bytes, or twice what it has, or what addresses there are.
-fn map(path: &Path, place: &str, bytes: usize) -> Result<Opened, KvError> {
+fn map(path: &Path, place: &str, sizes: Sizes) -> Result<Opened, KvError> {
     let file = path.join(DATA).metadata().map_or(0, |data| data.len());
-    let mut bytes = bytes.max(usize::try_from(file).unwrap_or(usize::MAX).saturating_mul(2));
+    let mut bytes =
+        sizes.map_bytes.max(usize::try_from(file).unwrap_or(usize::MAX).saturating_mul(2));
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
-    options.max_readers(READERS);
+    options.max_readers(sizes.readers);
     // SAFETY: the flag decides when pages are synced. It is none of those by which LMDB trusts its
     // caller: locks, and the memory that it writes, stay its own.
     unsafe { options.flags(EnvFlags::NO_META_SYNC) };
@@ -325,16 +348,27 @@ impl Store for LmdbStore {
 
     fn view(&self) -> Result<Arc<dyn View>, KvError> {
         let Opened { env, tree } = self.opened()?;
-        let count = std::thread::available_parallelism().map_or(1, |count| count.get());
-        let begin = |_| env.clone().static_read_txn().map(|it| Mutex::new(Some(it)));
-        let begun = || (0..count.min(READERS_OF_VIEW)).map(begin).collect::<Result<_, _>>();
-        let transactions =
-            self.health.contain(|| begun().map_err(|error| error_of(&self.place, &error)))?;
+        let (mut transactions, mut views) = (Vec::new(), self.views.borrow_mut());
+        views.retain(|view| view.strong_count() > 0);
+        self.health.contain(|| {
+            while transactions.len() < self.readers_of_view {
+                match env.clone().static_read_txn() {
+                    Ok(begun) => transactions.push(Mutex::new(Some(begun))),
+                    // Those who read wait for each other.
+                    Err(Error::Mdb(MdbError::ReadersFull)) if !transactions.is_empty() => break,
+                    // A list that goes on in an old view fails, and not the database.
+                    Err(Error::Mdb(MdbError::ReadersFull)) if !views.is_empty() => {
+                        let oldest = views.pop_front().and_then(|view| view.upgrade());
+                        oldest.inspect(|view| view.close());
+                    }
+                    Err(error) => return Err(error_of(&self.place, &error)),
+                }
+            }
+            Ok(())
+        })?;
         let (tree, place, health) = (*tree, self.place.clone(), self.health.clone());
         let view = Arc::new(LmdbView { transactions, tree, place, health });
-        let mut views = self.views.borrow_mut();
-        views.retain(|view| view.strong_count() > 0);
-        views.push(Arc::downgrade(&view));
+        views.push_back(Arc::downgrade(&view));
         Ok(view)
     }
 

@@ -67,13 +67,13 @@ impl Store for OrderedStore {
         Ok(())
     }
 
-    fn put(&mut self, key: &[u8], record: Record<'_>) -> Result<(), KvError> {
+    fn put(&mut self, key: &[u8], record: Record<'_>) -> bool {
         let Self { tree, usage, scratch, .. } = self;
         let row = Row::new(key, record, scratch);
         let mut tree = tree.write().unwrap_or_else(PoisonError::into_inner);
         write(&mut tree, key, Some(row), usage);
         self.version = record.version;
-        Ok(())
+        true
     }
 
     fn snapshot(&self) -> Result<Arc<dyn View>, KvError> {

@@ -6,7 +6,7 @@ use super::*;
 use crate::Integrity;
 use crate::engine::Health;
 use crate::engine::store::interface::Store;
-use crate::engine::store::lmdb::LmdbStore;
+use crate::engine::store::lmdb::{LmdbStore, Sizes};
 
 fn config(path: &Path) -> StoreConfig {
     StoreConfig::new(StoreKind::Lmdb, path)
@@ -16,6 +16,14 @@ fn refusal(path: &Path) -> String {
     let error = Database::open(&config(path)).map(drop).unwrap_err().to_string();
     assert!(error.contains(path.to_str().unwrap()), "{error}");
     error
+}
+
+fn open_with(path: &Path, sizes: Sizes) -> Database {
+    let own = path.to_owned();
+    let open = move |health: &Health| -> Result<Box<dyn Store>, KvError> {
+        Ok(Box::new(LmdbStore::open_with(&own, sizes, Integrity::Get, health)?))
+    };
+    Database::open_with(Box::new(open), &config(path)).unwrap()
 }
 
 #[test]
@@ -54,14 +62,7 @@ fn a_key_is_no_longer_than_the_store_holds() {
 fn the_map_grows_and_views_of_before_are_closed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("map");
-    let open = {
-        let path = path.clone();
-        move |health: &Health| -> Result<Box<dyn Store>, KvError> {
-            let store = LmdbStore::open_with_map(&path, 1 << 20, Integrity::Get, health)?;
-            Ok(Box::new(store))
-        }
-    };
-    let database = Database::open_with(Box::new(open), &config(&path)).unwrap();
+    let database = open_with(&path, Sizes { map_bytes: 1 << 20, ..Sizes::default() });
     database.one(put("first", "1")).unwrap();
     let before = database.view().unwrap();
     let value = |number: usize| format!("{number:02}").repeat(50_000);
@@ -138,4 +139,27 @@ fn more_threads_than_transactions_read_one_view() {
         }
     });
     assert_eq!(database.value("1000"), Some(b"3".to_vec()));
+}
+
+#[test]
+fn where_readers_are_scarce_the_oldest_view_is_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let cpus = std::thread::available_parallelism().unwrap().get().min(8);
+    // Two whole views, and a small one.
+    let readers = u32::try_from(2 * cpus + 1).unwrap();
+    let database = open_with(&dir.path().join("x"), Sizes { readers, ..Sizes::default() });
+    let views: Vec<_> = (0..10)
+        .map(|number| {
+            database.one(put("a", number.to_string())).unwrap();
+            assert_eq!(database.value("a"), Some(number.to_string().into_bytes()));
+            database.view().unwrap()
+        })
+        .collect();
+    let shown = views.iter().map(|view| view.get(b"a", &mut |_| ()));
+    let (left, closed): (Vec<_>, Vec<_>) = shown.partition(Result::is_ok);
+    assert!(left.len() >= 2 && !closed.is_empty(), "{left:?} {closed:?}");
+    for error in closed {
+        assert!(error.unwrap_err().to_string().contains("was closed meanwhile"));
+    }
+    assert_eq!(views[9].get(b"a", &mut |found| assert_eq!(found.value, b"9")), Ok(true));
 }
