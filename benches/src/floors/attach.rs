@@ -49,8 +49,8 @@ impl Source {
             let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
             let start = std::ptr::without_provenance_mut(self.address as usize + done);
             let remote = libc::iovec { iov_base: start, iov_len: rest.len() };
-            // SAFETY: a live local slice of that length, borrowed exclusively; the kernel checks the
-            // addresses in the other process; each pointer has one element behind it.
+            // SAFETY: a live local slice of that length, borrowed exclusively; the kernel checks
+            // the addresses in the other process; each pointer has one element behind it.
             let count =
                 unsafe { libc::process_vm_readv(pid.cast_signed(), &local, 1, &remote, 1, 0) };
             ensure!(count >= 0, "attaching to process {pid}: {}", Error::last_os_error());
