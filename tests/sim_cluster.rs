@@ -9,16 +9,19 @@
 //! program is the network's (`cluster_support/clock.rs`).
 //!
 //! `MARGO_SIM_SEEDS=n` runs n seeds instead of the usual number; `MARGO_SIM_SEED=s` runs the one,
-//! which a failure prints.
+//! which a failure prints. Each test has a process, and so a clock, of its own.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
+#[path = "common/alone.rs"]
+mod alone;
 mod cluster_support;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use alone::alone;
 use cluster_support::{Cluster, Random, clock, name_of};
 use na::sim::{LinkOptions, Network, Trace, TraceEntry};
 
@@ -184,9 +187,6 @@ fn shards_of(seed: u64) -> usize {
 
 fn run(seed: u64, trouble: Trouble) -> (BTreeMap<String, u32>, Trace) {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    // There is one clock.
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let name = format!("cluster-{}", NEXT.fetch_add(1, Ordering::Relaxed));
     let mut random = Random::new(seed);
     let nodes = trouble.nodes();
@@ -229,6 +229,11 @@ fn run_or_tell(seed: u64, trouble: Trouble) -> (BTreeMap<String, u32>, Trace) {
 // Slow: four runs of 50 instances.
 #[test]
 fn every_call_of_a_cluster_in_trouble_ends_by_its_deadline_and_no_handler_runs_twice() {
+    let test = "every_call_of_a_cluster_in_trouble_ends_by_its_deadline_and_no_handler_runs_twice";
+    alone(module_path!(), test, every_call_ends_and_no_handler_runs_twice);
+}
+
+fn every_call_ends_and_no_handler_runs_twice() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match (number("MARGO_SIM_SEED"), number("MARGO_SIM_SEEDS")) {
         (Some(seed), _) => seed..seed + 1,
@@ -250,12 +255,14 @@ fn every_call_of_a_cluster_in_trouble_ends_by_its_deadline_and_no_handler_runs_t
 
 #[test]
 fn the_same_seed_is_the_same_run_of_the_whole_runtime() {
-    is_repeated(2);
+    let test = "the_same_seed_is_the_same_run_of_the_whole_runtime";
+    alone(module_path!(), test, || is_repeated(2));
 }
 
 #[test]
 fn the_same_seed_is_the_same_run_of_instances_with_several_shards() {
-    is_repeated(1);
+    let test = "the_same_seed_is_the_same_run_of_instances_with_several_shards";
+    alone(module_path!(), test, || is_repeated(1));
 }
 
 fn is_repeated(seed: u64) {

@@ -1,6 +1,7 @@
 //! Helpers that the test programs share.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub(crate) mod alone;
 pub(crate) mod log;
 pub(crate) mod process;
 

@@ -2,7 +2,7 @@
 //!
 //! A test here changes nothing of its process that others see: no environment, no limits, no
 //! subscriber, no panic hook; and it counts nothing of the whole process exactly. A test that has
-//! to runs in a process of its own (`process::alone`, `process::Service`), or belongs to one of the
+//! to runs in a process of its own (`alone::alone`, `process::Service`), or belongs to one of the
 //! programs beside this one: `log`, `forks`, `memory` and `vectors` (allocators), `sim_cluster`
 //! (the clock), `many_blocked` and `admission_burst` (memory of the process). `examples` runs what
 //! cargo builds beside the test programs, which it does not for `cargo test --test it`.

@@ -4,6 +4,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::common::alone::alone;
 use crate::common::{self, PATIENCE, process};
 use margo::{Access, Bulk, Instance, InstanceBuilder, ProviderHandle, Rpc, config::LogLevel};
 use tracing::Level;
@@ -62,7 +63,7 @@ fn live(address: &str, level: Option<LogLevel>) {
 #[test]
 fn a_normal_life_is_silent_at_the_levels_that_say_so() {
     let test = "a_normal_life_is_silent_at_the_levels_that_say_so";
-    process::alone(module_path!(), test, lives_are_silent);
+    alone(module_path!(), test, lives_are_silent);
 }
 
 fn lives_are_silent() {

@@ -15,7 +15,7 @@ use crate::common::{Pair, all_asked_for, builder};
 pub(super) const SHOW: Rpc<Bulk, Bulk> = Rpc::new("show");
 
 pub(super) fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ seed).collect()
+    crate::bulk_support::pattern(len, seed.into())
 }
 
 pub(super) fn bytes_of(memory: &DeviceMemory) -> Vec<u8> {

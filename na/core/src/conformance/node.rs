@@ -263,11 +263,12 @@ pub(super) fn drive(nodes: &[&Node], what: &str, mut done: impl FnMut() -> bool)
 }
 
 /// Lets others run: after many polls in a row that found nothing, for long enough to leave them the
-/// processor.
+/// processor. What has not come after some 100 ms waits for a limit of seconds.
 pub(super) fn give_way(idle_polls: u32) {
     match idle_polls {
         ..1000 => std::thread::yield_now(),
-        _ => std::thread::sleep(Duration::from_micros(100)),
+        1000..2000 => std::thread::sleep(Duration::from_micros(100)),
+        _ => std::thread::sleep(Duration::from_millis(2)),
     }
 }
 
@@ -290,8 +291,14 @@ pub(super) fn sleep(nodes: &[&Node], what: &str) {
 pub(super) fn finish(nodes: &[&Node], what: &str, ops: &[OpId]) {
     let owner = nodes[0];
     let mut left: Vec<OpId> = ops.to_vec();
+    // There may be thousands, and the polls that find nothing are many more.
+    let mut ended = usize::MAX;
     drive(nodes, what, || {
-        left.retain(|op| !owner.is_done(*op));
+        let now = owner.seen.borrow().len();
+        if ended != now {
+            ended = now;
+            left.retain(|op| !owner.is_done(*op));
+        }
         left.is_empty()
     });
 }

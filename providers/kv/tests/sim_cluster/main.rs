@@ -5,9 +5,12 @@
 //!
 //! All instances are children of one, on one execution stream, and the clock is the network's, as
 //! in `tests/sim_cluster.rs` of margo: a seed is a run. `MARGO_SIM_SEEDS=n` runs n seeds instead of
-//! the usual number; `MARGO_SIM_SEED=s` runs the one, which a failure prints.
+//! the usual number; `MARGO_SIM_SEED=s` runs the one, which a failure prints. Each test has a
+//! process, and so a clock, of its own.
 #![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
+#[path = "../../../../tests/common/alone.rs"]
+mod alone;
 #[allow(dead_code, reason = "shared with another program")]
 #[path = "../../../../tests/cluster_support/clock.rs"]
 mod clock;
@@ -17,6 +20,7 @@ use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use alone::alone;
 use fastrand::Rng;
 use history::{History, Moment};
 use margo::config::{Config, Shards};
@@ -527,21 +531,21 @@ fn run(seed: u64, joining: usize) -> (usize, usize) {
     counts
 }
 
+// Slow: three runs of seven instances, or ten.
 #[test]
 fn what_three_servers_tell_in_trouble_is_one_order_of_changes() {
-    run_seeds(0);
-}
-
-#[test]
-fn what_servers_tell_that_join_and_leave_is_one_order_of_changes() {
-    run_seeds(JOINING);
+    let test = "what_three_servers_tell_in_trouble_is_one_order_of_changes";
+    alone(module_path!(), test, || run_seeds(0));
 }
 
 // Slow: three runs of seven instances, or ten.
+#[test]
+fn what_servers_tell_that_join_and_leave_is_one_order_of_changes() {
+    let test = "what_servers_tell_that_join_and_leave_is_one_order_of_changes";
+    alone(module_path!(), test, || run_seeds(JOINING));
+}
+
 fn run_seeds(joining: usize) {
-    // There is one clock.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _alone = lock(&ONE_AT_A_TIME);
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match (number("MARGO_SIM_SEED"), number("MARGO_SIM_SEEDS")) {
         (Some(seed), _) => seed..seed + 1,
