@@ -31,6 +31,8 @@ mod bytes;
 mod de;
 pub mod descriptor;
 mod limits;
+#[expect(unsafe_code, reason = "the memory of numbers is bytes")]
+mod numbers;
 mod ser;
 mod text;
 #[expect(unsafe_code, reason = "bytes that are ASCII are text")]
@@ -45,6 +47,7 @@ use crate::ProcError;
 
 pub use self::bytes::{Bytes, FromBytes, Raw};
 pub use self::limits::{DEPTH_MAX, EMPTY_ELEMENTS_MAX, ProcLimits};
+pub use self::numbers::bytes_of_numbers;
 pub use self::text::ConstStr;
 pub use self::writer::{Writer, WriterLimits, Written};
 

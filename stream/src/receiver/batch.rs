@@ -225,6 +225,25 @@ impl<T: DeserializeOwned> Iterator for Batch<T> {
     fn size_hint(&self) -> (usize, Option<usize>) {
         (0, Some(self.len()))
     }
+
+    /// Without a look at where the bytes are for each item.
+    #[inline]
+    fn fold<B, F: FnMut(B, T) -> B>(mut self, init: B, mut f: F) -> B {
+        let mut bytes = self.received.items().get(self.at..).unwrap_or_default();
+        let (mut folded, mut left) = (init, self.left);
+        while left > 0 {
+            match proc::from_prefix::<T>(bytes) {
+                Ok((item, rest)) => (bytes, folded) = (rest, f(folded, item)),
+                Err(error) => {
+                    self.left = left;
+                    self.broken(&error);
+                    break;
+                }
+            }
+            left -= 1;
+        }
+        folded
+    }
 }
 
 impl<T> fmt::Debug for Batch<T> {

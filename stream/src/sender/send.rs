@@ -146,7 +146,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
 impl State {
     /// Encodes items into an open batch; returns how many, and whether the batch is to go.
     #[inline]
-    fn put<T: Serialize>(
+    fn put<T: Serialize + 'static>(
         &mut self,
         batch: usize,
         items: &[T],
