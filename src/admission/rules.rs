@@ -153,6 +153,7 @@ fn ranges(who: &Who, own_user: u32) -> impl Iterator<Item = (u128, u128)> + use<
         Who::OwnUser => [one(USER | u128::from(own_user)), None, None, None],
         Who::User(id) => [one(USER | u128::from(*id)), None, None, None],
         Who::Member => [Some((MEMBER + IPV4, NAME)), None, None, None],
+        Who::Unproven => [one(UNKNOWN), Some((IPV4, MEMBER + IPV4)), None, None],
         Who::Host(net) => {
             let (first, second) = of_subnet(*net);
             let member = |(from, to)| (MEMBER + from, MEMBER + to);

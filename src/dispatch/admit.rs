@@ -119,7 +119,7 @@ pub(super) fn ask_rules(
     if request.is_from_ourselves() {
         return Ok(());
     }
-    let caller = core.endpoint().principal(origin);
+    let caller = request.principal(&**core.endpoint(), origin);
     match callers.limits() {
         _ if !callers.may(caller) => Err(Refusal::NotAllowed),
         None => Ok(()),
@@ -166,7 +166,7 @@ pub(super) fn refuse_by_rules(
     };
     let count = Counters::add(counter);
     if let Some(entry) = registration.data_as::<RegisteredRpc>() {
-        let caller = core.endpoint().principal(origin);
+        let caller = request.principal(&**core.endpoint(), origin);
         record_refusal(inner, entry, (origin, caller), refusal, count);
         inner.monitoring.refused((origin, &request), entry.serving(core), None, outcome);
     }

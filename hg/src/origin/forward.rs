@@ -15,8 +15,11 @@ use crate::core::state::Op;
 use crate::core::watch::WATCH;
 use crate::memory::{ExposedPayload, Payload};
 use crate::ops::{Call, Event, RequestExtension, Role, SHARDS_MAX};
+use crate::origin::introduce::Standing;
 use crate::proc::Written;
+use crate::wire::extension::Proof;
 use crate::wire::header::{RequestHeader, ResponseHeader};
+use crate::wire::introduction::NOT_PROVEN;
 use crate::wire::{Body, Unencoded};
 use crate::{
     Build, Core, Extension, Format, HgError, OpRef, ProcError, Response, ReturnCode, RpcId,
@@ -107,8 +110,20 @@ impl<T> Core<T> {
         let (op, tag, no_response) = self.admit_call(id, options, local, token)?;
         let mut admitted = Admitted { core: self, op, armed: true };
         let asks = self.asks();
-        let known = if asks && !local { self.format_for(to) } else { Some(self.accept.format) };
-        let format = known.unwrap_or_default();
+        let standing = match self.options.membership.is_some() && !local {
+            false => Standing::Plain,
+            true => self.standing_with(to),
+        };
+        let known = match &standing {
+            Standing::Unknown => None,
+            Standing::Known(session) if asks && !self.endpoint.carries_extensions(to) => {
+                Some(Format::from(session.build))
+            }
+            _ if asks && !local => self.format_for(to),
+            _ => Some(self.accept.format),
+        };
+        // Peers are asked for their build where we have none of our own.
+        let format = known.unwrap_or(self.accept.format);
         let header =
             RequestHeader { no_response, cookie: self.id, ..RequestHeader::in_format(id, format) };
         let mut max = self.limits.unexpected_bytes_max;
@@ -121,12 +136,14 @@ impl<T> Core<T> {
         }
         let buf = self.buffers.take();
         let is_own = !self.options.loopback && *to == self.self_addr;
-        let says_more = options.deadline.is_some() || options.trace.is_some() || is_own;
+        let is_proven = standing.is_proven();
+        let says_more =
+            options.deadline.is_some() || options.trace.is_some() || is_own || is_proven;
         // Apart, and neither put together nor moved: what was just written in parts has to be
         // waited for when it is read as a whole.
         let mut extension_bytes = 0;
         let encoded = if says_more && !local {
-            let beside = (options, &mut extension_bytes);
+            let beside = (options, is_proven, &mut extension_bytes);
             self.encode_extended(to, header, beside, buf, (max, room), encode)
         } else {
             wire::encode_request(header, buf, max, self.writer_limits(room), encode)
@@ -134,12 +151,15 @@ impl<T> Core<T> {
         admitted.armed = false;
         let written = match encoded {
             // Nearly always, and one word, where the whole would be moved.
-            Ok(Written::Fits(buf)) if !local && known.is_some() => {
+            Ok(Written::Fits(mut buf)) if !local && known.is_some() => {
+                if let Standing::Known(session) = &standing {
+                    self.seal(session, &mut buf);
+                }
                 return self.launch(to, op, tag, (!no_response).then_some(Role::Response), buf);
             }
             Ok(Written::Fits(buf)) if !local => {
                 let receive = (!no_response).then_some(Role::Response);
-                return self.ask_and_launch(to, op, tag, receive, buf);
+                return self.ask_and_launch(to, op, (tag, is_proven), receive, buf);
             }
             Ok(written) => written,
             Err(unencoded) => return self.withdraw(op, true, self.unencoded(unencoded)),
@@ -152,12 +172,15 @@ impl<T> Core<T> {
         let Written::Overflow(buf, bytes) = written else { unreachable!("was launched") };
         let header = RequestHeader { extension_bytes, ..header };
         match self.expose_overflow(to, header.payload_at(), buf, bytes, max) {
-            Ok((buf, exposed)) => {
+            Ok((mut buf, exposed)) => {
                 self.note_overflow(op, exposed);
                 let receive = Some(if no_response { Role::Ack } else { Role::Response });
+                if let Standing::Known(session) = &standing {
+                    self.seal(session, &mut buf);
+                }
                 match known {
                     Some(_) => self.launch(to, op, tag, receive, buf),
-                    None => self.ask_and_launch(to, op, tag, receive, buf),
+                    None => self.ask_and_launch(to, op, (tag, is_proven), receive, buf),
                 }
             }
             Err(error) => self.withdraw(op, true, error),
@@ -172,13 +195,14 @@ impl<T> Core<T> {
         &self,
         to: &Addr,
         header: RequestHeader,
-        (options, extension_bytes): (ForwardOptions, &mut u16),
+        (options, is_proven, extension_bytes): (ForwardOptions, bool, &mut u16),
         buf: MsgBuf,
         (max, room): (usize, usize),
         encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
     ) -> Result<Written, Unencoded> {
         let ForwardOptions { deadline, trace, .. } = options;
-        let extension = if self.endpoint.carries_extensions(to) {
+        // One that proves nothing after all gets none, see `introduce.rs`.
+        let extension = if is_proven || self.endpoint.carries_extensions(to) {
             // What follows counts as waiting: encoding, and this side's own queues.
             let now = Instant::now();
             let said =
@@ -186,7 +210,8 @@ impl<T> Core<T> {
             let (remaining, sent) = deadline.map(said).unzip();
             let is_own = !self.options.loopback && *to == self.self_addr;
             let own = if is_own { self.class.own_secret() } else { None };
-            Extension { remaining, sent, trace, own, ..Extension::default() }
+            let proof = is_proven.then(Proof::default);
+            Extension { remaining, sent, trace, own, proof, ..Extension::default() }
         } else {
             Extension::default()
         };
@@ -327,7 +352,7 @@ impl<T> Core<T> {
 
     /// A call could not be encoded, or a part of it was refused, so nothing was sent: gives the
     /// token back.
-    fn withdraw(
+    pub(crate) fn withdraw(
         &self,
         op: OpRef,
         not_receiving: bool,
@@ -379,7 +404,7 @@ impl<T> Core<T> {
         arrival: Arrival,
         end: impl FnOnce(T, Result<Response, HgError>),
     ) -> Option<Event<T>> {
-        let format = match self.asks().then(|| self.format_of_response(op)) {
+        let format = match self.may_have_asked().then(|| self.format_of_response(op)) {
             None => self.accept.format,
             Some(Some(format)) => format,
             Some(None) => return self.on_told(op, buf, &arrival),
@@ -422,8 +447,9 @@ impl<T> Core<T> {
 
     /// The receive of a response failed.
     pub(crate) fn on_response_failed(&self, op: OpRef, error: na::Error) -> Option<Event<T>> {
-        if self.asks() && !matches!(error, na::Error::Canceled) {
+        if self.may_have_asked() && !matches!(error, na::Error::Canceled) {
             self.class.builds.forget();
+            self.class.members.forget_gone(&error);
         }
         self.on_result(op, Err(error.into()), false)
     }
@@ -439,9 +465,12 @@ impl<T> Core<T> {
         let result = match wire::decode_response(format, buf.as_slice()) {
             Ok((header, _)) if header.code != ReturnCode::Success => {
                 // C's own RPC layer says `HG_NOENTRY` of an RPC that is not registered.
-                let of_layer = header.code == ReturnCode::NoEntry
-                    || wire::is_own_refusal(format, buf.as_slice());
-                Err(if of_layer {
+                let is_own = wire::is_own_refusal(format, buf.as_slice());
+                let of_layer = header.code == ReturnCode::NoEntry || is_own;
+                let proves = self.options.membership.is_some() && is_own;
+                Err(if proves && header.code == NOT_PROVEN {
+                    self.was_not_believed(&arrival.from)
+                } else if of_layer {
                     HgError::Remote(header.code)
                 } else {
                     HgError::Foreign(header.code)

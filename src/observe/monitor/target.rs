@@ -241,7 +241,7 @@ fn new_span(
         provider: served.provider,
         parent: parent::from_wire(parent_of(request).0),
         peer: origin.clone(),
-        caller: served.endpoint.principal(origin),
+        caller: request.principal(served.endpoint, origin),
         one_way: request.is_one_way(),
         trace,
         pool: served.pool.clone(),

@@ -3,6 +3,7 @@
 
 mod bounds;
 mod limits;
+mod members;
 mod moved_requests;
 mod origin_gone;
 mod priorities;
