@@ -76,6 +76,7 @@ pub use self::{
         extension::{Extension, OwnSecret, Proof, TraceParent},
         format::{Accept, Build, Format},
         header, margo,
+        on_behalf::OnBehalfOf,
     },
 };
 

@@ -88,5 +88,9 @@ fn in_words(options: &SecurityOptions, rule: &Rule, resolved: &ResolvedRule) -> 
         }
         _ => "every provider".to_owned(),
     };
-    format!("  {}{members}: {} of {providers}, by {}", rule.who, resolved.rpc, resolved.name)
+    let behalf = rule.on_behalf_of.as_ref().map_or_else(String::new, |who| {
+        format!(", on behalf of {who}{}", self::members(options, who))
+    });
+    let (who, rpc, name) = (&rule.who, &resolved.rpc, &resolved.name);
+    format!("  {who}{members}{behalf}: {rpc} of {providers}, by {name}")
 }

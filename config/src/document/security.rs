@@ -192,6 +192,11 @@ pub struct Rule {
     /// The names of the RPCs; `*` stands for any text. Default `"*"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpc: Option<String>,
+    /// Only calls that the callers make on behalf of others, as they say, and of whom: as `who`,
+    /// with `"anyone"` for calls on behalf of anybody. Default: calls of their own, and on behalf
+    /// of anybody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_behalf_of: Option<String>,
 }
 
 /// The rules of [`SecurityOptions`], with their names and references resolved.
@@ -306,6 +311,8 @@ pub struct ResolvedRule {
     pub providers: Option<Vec<u16>>,
     /// The pattern of the names of RPCs.
     pub rpc: String,
+    /// Only calls on behalf of one of these; `None`: all.
+    pub on_behalf_of: Option<Arc<[Who]>>,
 }
 
 impl ResolvedRule {
@@ -328,7 +335,9 @@ impl ResolvedRule {
             (Some(own), Some(others)) => others.iter().all(|id| own.contains(id)),
         };
         // A `*` of the other one is a character that only a `*` of this one matches.
-        providers && glob::matches(&self.rpc, &other.rpc) && self.covers_callers_of(other)
+        let behalf = self.on_behalf_of.is_none() || self.on_behalf_of == other.on_behalf_of;
+        let rpc = glob::matches(&self.rpc, &other.rpc);
+        providers && behalf && rpc && self.covers_callers_of(other)
     }
 
     fn covers_callers_of(&self, other: &Self) -> bool {
@@ -404,6 +413,7 @@ mod tests {
             who: who.into(),
             providers: providers.map(<[_]>::to_vec),
             rpc: rpc.to_owned(),
+            on_behalf_of: None,
         };
         let net = |text| Who::Host(IpSubnet::parse(text).unwrap());
         let name = |text: &str| Who::Name(text.into());

@@ -47,7 +47,7 @@ pub(super) fn resolve(
     if fabrics.is_strict() {
         let who = [Who::Unproven].into();
         let (name, rpc) = ("fabrics".to_owned(), "*".to_owned());
-        deny.push(ResolvedRule { name, who, providers: None, rpc });
+        deny.push(ResolvedRule { name, who, providers: None, rpc, on_behalf_of: None });
     }
     let limits = few_enough("limits", &options.limits, found).iter().enumerate();
     let limits = limits.filter_map(|(index, limit)| known.limit(index, limit, found)).collect();
@@ -85,7 +85,8 @@ fn those_let_in(fabrics: &ResolvedFabricSecurity) -> ResolvedRule {
         strict if strict.is_strict() => ("fabrics", proven()),
         _ => ("fabrics", [Who::Anyone].into()),
     };
-    ResolvedRule { name: name.to_owned(), who, providers: None, rpc: "*".to_owned() }
+    let (name, rpc) = (name.to_owned(), "*".to_owned());
+    ResolvedRule { name, who, providers: None, rpc, on_behalf_of: None }
 }
 
 /// Returns a list if it is short enough.
@@ -169,7 +170,14 @@ impl Referents<'_> {
         if rpc.is_empty() {
             found.error(format!("{path}.rpc"), "is empty; \"*\" stands for every RPC");
         }
-        Some(ResolvedRule { name, who: who?, providers: providers?, rpc })
+        let on_behalf_of = match rule.on_behalf_of.as_deref().map(|text| self.who(text)) {
+            Some(Err(message)) => {
+                found.error(format!("{path}.on_behalf_of"), message);
+                return None;
+            }
+            named => named.and_then(Result::ok),
+        };
+        Some(ResolvedRule { name, who: who?, providers: providers?, rpc, on_behalf_of })
     }
 
     fn limit(
@@ -365,7 +373,9 @@ fn holes(config: &Config, security: &ResolvedSecurity, found: &mut Findings) {
 }
 
 fn warn_of_unused_roles(options: &SecurityOptions, found: &mut Findings) {
-    let rules = options.allow.iter().chain(&options.deny).map(|rule| &rule.who);
+    let rules = || options.allow.iter().chain(&options.deny);
+    let on_behalf = rules().filter_map(|rule| rule.on_behalf_of.as_ref());
+    let rules = rules().map(|rule| &rule.who).chain(on_behalf);
     let all = rules.chain(options.limits.iter().map(|limit| &limit.who));
     let used: std::collections::BTreeSet<_> =
         all.filter_map(|who| who.strip_prefix("role:")).collect();

@@ -7,7 +7,7 @@ use na::{Addr, LocalMem, MsgBuf, Principal, Tag};
 
 use crate::memory::Payload;
 use crate::wire::header::RequestHeader;
-use crate::{OpRef, TraceParent};
+use crate::{OnBehalfOf, OpRef, TraceParent};
 
 /// How an answer goes back.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +42,8 @@ pub(crate) struct RequestExtension {
     pub(crate) trace: Option<TraceParent>,
     /// It took the network, and has the secret that only we have.
     pub(crate) is_own: bool,
+    /// The caller on whose behalf it is made, as the origin says.
+    pub(crate) on_behalf_of: Option<Box<OnBehalfOf>>,
     /// The principal that has proven, by this request, to be behind it.
     pub(crate) proven: Option<Principal>,
     /// See [`RawRequest::set_place`](crate::RawRequest::set_place).
@@ -53,8 +55,8 @@ pub(crate) struct RequestExtension {
 impl RequestExtension {
     /// One with what the origin has said.
     pub(crate) fn new(deadline: Option<Instant>, trace: Option<TraceParent>) -> Box<Self> {
-        let (is_own, proven, place, charge) = (false, None, None, None);
-        Box::new(Self { deadline, trace, is_own, proven, place, charge })
+        let (is_own, on_behalf_of, proven, place, charge) = Default::default();
+        Box::new(Self { deadline, trace, is_own, on_behalf_of, proven, place, charge })
     }
 }
 

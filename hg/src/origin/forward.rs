@@ -22,8 +22,8 @@ use crate::wire::header::{RequestHeader, ResponseHeader};
 use crate::wire::introduction::NOT_PROVEN;
 use crate::wire::{Body, Unencoded};
 use crate::{
-    Build, Core, Extension, Format, HgError, OpRef, ProcError, Response, ReturnCode, RpcId,
-    TraceParent, Writer, wire,
+    Build, Core, Extension, Format, HgError, OnBehalfOf, OpRef, ProcError, Response, ReturnCode,
+    RpcId, TraceParent, Writer, wire,
 };
 
 /// The options of one call.
@@ -87,6 +87,19 @@ impl ForwardOptions {
     }
 }
 
+/// The facts that a request says beside its header: its options, on whose behalf it is made,
+/// whether it proves something. The last is where the length of the extension goes.
+type Beside<'a> = (ForwardOptions, Option<&'a OnBehalfOf>, bool, &'a mut u16);
+
+/// The error of a call on behalf of somebody.
+pub(crate) fn not_told(to: &Addr) -> HgError {
+    let text = format!(
+        "{to} may be a C program, which cannot be told on whose behalf a call is made, and would \
+         take it for one of our own"
+    );
+    HgError::Na(na::Error::InvalidArgument(text))
+}
+
 impl<T> Core<T> {
     /// Calls RPC `id` at `to`. The bytes that `encode` writes follow Mercury's headers; they go
     /// straight into the send buffer. The call ends through
@@ -98,6 +111,7 @@ impl<T> Core<T> {
     /// not through the sink.
     ///
     /// Counterpart: `HG_Forward`.
+    #[inline]
     pub fn forward(
         &self,
         to: &Addr,
@@ -106,22 +120,50 @@ impl<T> Core<T> {
         encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
         token: T,
     ) -> Result<OpRef, Box<(HgError, T)>> {
+        self.begin_call(to, id, (options, None), encode, token)
+    }
+
+    /// As [`forward`](Self::forward), on behalf of somebody, of whom the target is told.
+    ///
+    /// # Errors
+    ///
+    /// As `forward`, and [`na::Error::InvalidArgument`] for a target that may not understand it.
+    pub fn forward_on_behalf(
+        &self,
+        to: &Addr,
+        id: RpcId,
+        (options, on_behalf_of): (ForwardOptions, Option<&OnBehalfOf>),
+        encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
+        token: T,
+    ) -> Result<OpRef, Box<(HgError, T)>> {
+        if on_behalf_of.is_some() && !self.may_understand(to) {
+            return Err(Box::new((not_told(to), token)));
+        }
+        self.begin_call(to, id, (options, on_behalf_of), encode, token)
+    }
+
+    /// Returns whether a peer understands what is said beside the header, or is to prove that it is
+    /// one of ours.
+    fn may_understand(&self, to: &Addr) -> bool {
+        let is_local = self.options.loopback && *to == self.self_addr;
+        let proves = self.options.membership.is_some() && !self.endpoint.knows_principals(to);
+        is_local || proves || self.endpoint.carries_extensions(to)
+    }
+
+    #[inline]
+    fn begin_call(
+        &self,
+        to: &Addr,
+        id: RpcId,
+        (options, on_behalf_of): (ForwardOptions, Option<&OnBehalfOf>),
+        encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
+        token: T,
+    ) -> Result<OpRef, Box<(HgError, T)>> {
         let local = self.options.loopback && *to == self.self_addr;
         let (op, tag, no_response) = self.admit_call(id, options, local, token)?;
         let mut admitted = Admitted { core: self, op, armed: true };
         let asks = self.asks();
-        let standing = match self.options.membership.is_some() && !local {
-            false => Standing::Plain,
-            true => self.standing_with(to),
-        };
-        let known = match &standing {
-            Standing::Unknown => None,
-            Standing::Known(session) if asks && !self.endpoint.carries_extensions(to) => {
-                Some(Format::from(session.build))
-            }
-            _ if asks && !local => self.format_for(to),
-            _ => Some(self.accept.format),
-        };
+        let (standing, known) = self.standing_and_format(to, local, asks);
         // Peers are asked for their build where we have none of our own.
         let format = known.unwrap_or(self.accept.format);
         let header =
@@ -136,54 +178,91 @@ impl<T> Core<T> {
         }
         let buf = self.buffers.take();
         let is_own = !self.options.loopback && *to == self.self_addr;
+        let is_timed = options.deadline.is_some() || options.trace.is_some();
         let is_proven = standing.is_proven();
-        let says_more =
-            options.deadline.is_some() || options.trace.is_some() || is_own || is_proven;
+        let says_more = is_timed || is_own || is_proven || on_behalf_of.is_some();
         // Apart, and neither put together nor moved: what was just written in parts has to be
         // waited for when it is read as a whole.
         let mut extension_bytes = 0;
         let encoded = if says_more && !local {
-            let beside = (options, is_proven, &mut extension_bytes);
+            let beside = (options, on_behalf_of, is_proven, &mut extension_bytes);
             self.encode_extended(to, header, beside, buf, (max, room), encode)
         } else {
             wire::encode_request(header, buf, max, self.writer_limits(room), encode)
         };
         admitted.armed = false;
+        let way = (tag, &standing, known.is_some());
         let written = match encoded {
             // Nearly always, and one word, where the whole would be moved.
-            Ok(Written::Fits(mut buf)) if !local && known.is_some() => {
-                if let Standing::Known(session) = &standing {
-                    self.seal(session, &mut buf);
-                }
-                return self.launch(to, op, tag, (!no_response).then_some(Role::Response), buf);
-            }
             Ok(Written::Fits(buf)) if !local => {
                 let receive = (!no_response).then_some(Role::Response);
-                return self.ask_and_launch(to, op, (tag, is_proven), receive, buf);
+                return self.send_call(to, op, way, receive, buf);
             }
             Ok(written) => written,
             Err(unencoded) => return self.withdraw(op, true, self.unencoded(unencoded)),
         };
         if local {
             let ForwardOptions { deadline, trace, target_context, .. } = options;
-            let beside = says_more.then(|| RequestExtension::new(deadline, trace));
+            let beside = says_more.then(|| {
+                let mut beside = RequestExtension::new(deadline, trace);
+                beside.on_behalf_of = on_behalf_of.map(|who| Box::new(who.clone()));
+                beside
+            });
             return Ok(self.hand_to_ourselves(op, header, target_context, written, beside));
         }
         let Written::Overflow(buf, bytes) = written else { unreachable!("was launched") };
         let header = RequestHeader { extension_bytes, ..header };
         match self.expose_overflow(to, header.payload_at(), buf, bytes, max) {
-            Ok((mut buf, exposed)) => {
+            Ok((buf, exposed)) => {
                 self.note_overflow(op, exposed);
                 let receive = Some(if no_response { Role::Ack } else { Role::Response });
-                if let Standing::Known(session) = &standing {
-                    self.seal(session, &mut buf);
-                }
-                match known {
-                    Some(_) => self.launch(to, op, tag, receive, buf),
-                    None => self.ask_and_launch(to, op, (tag, is_proven), receive, buf),
-                }
+                self.send_call(to, op, way, receive, buf)
             }
             Err(error) => self.withdraw(op, true, error),
+        }
+    }
+
+    /// Returns where we stand with the target of a call, and in which format that is written;
+    /// `None`: that is to be asked.
+    #[inline]
+    fn standing_and_format(
+        &self,
+        to: &Addr,
+        local: bool,
+        asks: bool,
+    ) -> (Standing, Option<Format>) {
+        let standing = match self.options.membership.is_some() && !local {
+            false => Standing::Plain,
+            true => self.standing_with(to),
+        };
+        let known = match &standing {
+            Standing::Unknown => None,
+            Standing::Known(session) if asks && !self.endpoint.carries_extensions(to) => {
+                Some(Format::from(session.build))
+            }
+            _ if asks && !local => self.format_for(to),
+            _ => Some(self.accept.format),
+        };
+        (standing, known)
+    }
+
+    /// Sends the message of a call: with its proof, if there is a session, and behind a question,
+    /// if something is to be known before.
+    #[inline]
+    fn send_call(
+        &self,
+        to: &Addr,
+        op: OpRef,
+        (tag, standing, is_known): (Tag, &Standing, bool),
+        receive: Option<Role>,
+        mut buf: MsgBuf,
+    ) -> Result<OpRef, Box<(HgError, T)>> {
+        if let Standing::Known(session) = standing {
+            self.seal(session, &mut buf);
+        }
+        match is_known {
+            true => self.launch(to, op, tag, receive, buf),
+            false => self.ask_and_launch(to, op, (tag, standing.is_proven()), receive, buf),
         }
     }
 
@@ -195,7 +274,7 @@ impl<T> Core<T> {
         &self,
         to: &Addr,
         header: RequestHeader,
-        (options, is_proven, extension_bytes): (ForwardOptions, bool, &mut u16),
+        (options, on_behalf_of, is_proven, extension_bytes): Beside<'_>,
         buf: MsgBuf,
         (max, room): (usize, usize),
         encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
@@ -211,7 +290,9 @@ impl<T> Core<T> {
             let is_own = !self.options.loopback && *to == self.self_addr;
             let own = if is_own { self.class.own_secret() } else { None };
             let proof = is_proven.then(Proof::default);
-            Extension { remaining, sent, trace, own, proof, ..Extension::default() }
+            let on_behalf_of = on_behalf_of.map(|who| Box::new(who.clone()));
+            let more = Extension { own, on_behalf_of, proof, ..Extension::default() };
+            Extension { remaining, sent, trace, ..more }
         } else {
             Extension::default()
         };

@@ -17,6 +17,7 @@ use na::{Addr, MsgBuf, secret};
 use crate::base::membership::{Membership, Nonce, SessionKey, code};
 use crate::core::members::OwnSession;
 use crate::ops::Told;
+use crate::origin::forward::not_told;
 use crate::wire::extension::Proof;
 use crate::wire::header::{RequestHeader, ResponseHeader};
 use crate::wire::introduction::{Challenge, INTRODUCTION, Introduction};
@@ -150,6 +151,10 @@ impl<T> Core<T> {
         if !self.endpoint.carries_extensions(to)
             && let Ok((header, _)) = RequestHeader::read(self.accept, message.as_slice())
         {
+            let said = header.read_extension(message.as_slice()).unwrap_or_default();
+            if said.on_behalf_of.is_some() {
+                return Err(not_told(to));
+            }
             let (from, len) = (header.payload_at(), message.len());
             let at = header.format.header_bytes();
             let out = message.spare_mut();

@@ -8,7 +8,7 @@ use na::{Addr, Endpoint, Principal};
 use crate::memory::Payload;
 use crate::ops::{RequestExtension, ResponsePath, target_of};
 use crate::wire::header::RequestHeader;
-use crate::{CallKey, RpcId, TraceParent};
+use crate::{CallKey, OnBehalfOf, RpcId, TraceParent};
 
 /// A request without where it came from, and where it is handled.
 ///
@@ -117,6 +117,18 @@ impl RawRequest {
     #[inline]
     pub fn principal(&self, endpoint: &dyn Endpoint, origin: &Addr) -> Principal {
         self.proven().unwrap_or_else(|| endpoint.principal(origin))
+    }
+
+    /// Returns on whose behalf the call is made, as its origin says.
+    #[inline]
+    pub fn on_behalf_of(&self) -> Option<&OnBehalfOf> {
+        self.beside.as_ref()?.on_behalf_of.as_deref()
+    }
+
+    /// Takes what [`on_behalf_of`](Self::on_behalf_of) says.
+    #[inline]
+    pub fn take_on_behalf_of(&mut self) -> Option<Box<OnBehalfOf>> {
+        self.beside.as_mut()?.on_behalf_of.take()
     }
 
     /// Returns who has proven by this request to be behind it.

@@ -693,7 +693,7 @@ impl<T> Core<T> {
                         return None;
                     }
                 };
-                let beside = self.beside(&from, &extension, proven);
+                let beside = self.beside(&from, extension, proven);
                 let Body::Overflow(desc) = body else {
                     let incoming = IncomingRequest::here(header, (from, tag), buf);
                     return Some(Event::Request(IncomingRequest { beside, ..incoming }));
@@ -732,10 +732,10 @@ impl<T> Core<T> {
     fn beside(
         &self,
         origin: &Addr,
-        extension: &Extension,
+        extension: Extension,
         proven: Option<Principal>,
     ) -> Option<Box<RequestExtension>> {
-        let Extension { remaining, sent, trace, own, .. } = *extension;
+        let Extension { remaining, sent, trace, own, on_behalf_of, .. } = extension;
         let deadline = remaining.and_then(|left| {
             let now = Instant::now();
             let waited = sent.map_or(Duration::ZERO, |sent| {
@@ -746,10 +746,15 @@ impl<T> Core<T> {
             now.checked_add(left.saturating_sub(waited))
         });
         let is_own = own.is_some_and(|own| self.class.is_own(&own));
-        let says_any = deadline.is_some() || trace.is_some() || is_own || proven.is_some();
+        let says_any = deadline.is_some()
+            || trace.is_some()
+            || is_own
+            || proven.is_some()
+            || on_behalf_of.is_some();
         says_any.then(|| {
             let mut beside = RequestExtension::new(deadline, trace);
             (beside.is_own, beside.proven) = (is_own, proven);
+            beside.on_behalf_of = on_behalf_of;
             beside
         })
     }

@@ -9,7 +9,7 @@ use super::net::{Kind, MESSAGE_MAX};
 use super::*;
 use crate::header::{Build, ResponseHeader, flags};
 use crate::wire::introduction::INTRODUCTION;
-use crate::{Membership, TraceParent};
+use crate::{Membership, OnBehalfOf, TraceParent};
 
 /// As `Membership` has it.
 const EPOCH: Duration = Duration::from_secs(300);
@@ -237,6 +237,34 @@ fn a_target_that_proves_nothing_is_called_only_if_that_is_wanted() {
             }
             assert_eq!((origin.endpoint.registered(), target.endpoint.registered()), (0, 0));
         }
+    }
+}
+
+#[test]
+fn a_stranger_is_not_called_on_behalf_of_somebody() {
+    let ours = file(&["ours"]);
+    for (options, is_called) in [(HgOptions::default(), false), (knowing(&ours), true)] {
+        let net = Net::default();
+        let mut target = Side::new(&net, options);
+        target.endpoint.is_foreign_to_others();
+        let mut origin = Side::new(&net, calling_strangers(&ours));
+        let (to, who) = (origin.addr_of(&target), OnBehalfOf::User(7));
+        let options = (ForwardOptions::default(), Some(&who));
+        let put = |writer: &mut crate::Writer| writer.put(b"args");
+        origin.core.forward_on_behalf(&to, SUM, options, put, 1).unwrap();
+        settle(&mut origin, &mut target);
+        if is_called {
+            let request = target.notes.requests.remove(0);
+            assert_eq!((request.on_behalf_of(), request.proven()), (Some(&who), member()));
+            answer(request, b"", 2);
+            settle(&mut origin, &mut target);
+            ended(&mut origin, 1).unwrap();
+        } else {
+            assert!(target.notes.requests.is_empty());
+            let error = ended(&mut origin, 1).unwrap_err().to_string();
+            assert!(error.contains("on whose behalf"), "{error}");
+        }
+        assert_eq!(origin.core.in_flight(), 0);
     }
 }
 

@@ -23,6 +23,7 @@
 //! | 5 | 0 | this is no request: the response to the call of this tag could not be read |
 //! | 7 | 16 | a secret of the sender, by which it knows its own requests; only to its own address |
 //! | 8 | 44 | proof that the sender is a member of our cluster, see `core/members.rs`: the last field |
+//! | 9 | 1 to 129 | on whose behalf the call is made, as the sender says: see `on_behalf.rs` |
 
 use std::fmt;
 use std::time::Duration;
@@ -35,6 +36,7 @@ use crate::base::membership::{Code, Nonce};
 use crate::wire::checksum::crc16_of;
 use crate::wire::format::Format;
 use crate::wire::header::RequestHeader;
+use crate::wire::on_behalf::OnBehalfOf;
 
 const REMAINING: u8 = 1;
 const TRACE: u8 = 2;
@@ -44,15 +46,17 @@ const UNREAD: u8 = 5;
 const SENT: u8 = 6;
 const OWN: u8 = 7;
 const PROOF: u8 = 8;
+const ON_BEHALF_OF: u8 = 9;
 
 const OWN_BYTES: usize = 16;
 const PROOF_BYTES: usize = 44;
 const CODE_BYTES: usize = 16;
 
 /// Longest block that is written: every field, and the CRC16.
-pub(crate) const BYTES_MAX: usize = 1 + 10 + 14 + 18 + 10 + 2 + 2 + 18 + 46 + 2;
+pub(crate) const BYTES_MAX: usize = 1 + 10 + 14 + 18 + 10 + 2 + 2 + 18 + 131 + 46 + 2;
 
-/// Longest block of a request.
+/// Longest block of a request for which the shortest messages have room: one that is made on behalf
+/// of somebody with a name may be too long for them.
 pub(crate) const USUAL_BYTES_MAX: usize = 1 + 10 + 14 + 18 + 10 + 18 + 46 + 2;
 
 /// Why a block cannot be read.
@@ -213,7 +217,7 @@ impl Proof {
 /// assert_eq!(Extension::default().bytes(Format::default()), 0, "nothing to say");
 /// # Ok::<(), hg::WireError>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Extension {
     /// How long the caller still waits, from when the request was sent. No wall clock: those of two
     /// hosts differ.
@@ -230,6 +234,8 @@ pub struct Extension {
     /// A secret of the sender that only it knows, in requests to its own address. Others never get
     /// it.
     pub own: Option<OwnSecret>,
+    /// The caller on whose behalf the call is made, as the sender says.
+    pub on_behalf_of: Option<Box<OnBehalfOf>>,
     /// The proof that the sender is a member of the target's cluster.
     pub proof: Option<Proof>,
 }
@@ -257,10 +263,12 @@ impl Extension {
         };
         let own = if self.own.is_some() { 2 + OWN_BYTES } else { 0 };
         let proof = if self.proof.is_some() { 2 + PROOF_BYTES } else { 0 };
+        let behalf = self.on_behalf_of.as_ref().map_or(0, |who| 2 + who.bytes());
         remaining
             + sent
             + trace
             + own
+            + behalf
             + proof
             + 2 * (usize::from(self.cancel) + usize::from(self.unread))
     }
@@ -300,6 +308,10 @@ impl Extension {
         if let Some(own) = self.own {
             block.extend([OWN, OWN_BYTES as u8]);
             block.extend(own.0);
+        }
+        if let Some(who) = &self.on_behalf_of {
+            block.extend([ON_BEHALF_OF, who.bytes() as u8]);
+            who.write(&mut block);
         }
         if let Some(proof) = self.proof {
             block.extend([PROOF, PROOF_BYTES as u8]);
@@ -380,6 +392,10 @@ impl Extension {
                 self.trace = is_one.then_some(TraceParent { trace_id, span_id: [0; 8] });
             }
             OWN => self.own = Some(OwnSecret(field.try_into().map_err(|_| malformed())?)),
+            ON_BEHALF_OF => {
+                let who = OnBehalfOf::read(field).ok_or_else(malformed)?;
+                self.on_behalf_of = Some(Box::new(who));
+            }
             PROOF => self.proof = Some(Proof::read(field).ok_or_else(malformed)?),
             CANCEL if field.is_empty() => self.cancel = true,
             UNREAD if field.is_empty() => self.unread = true,
@@ -419,11 +435,22 @@ mod tests {
         let trace = Some(mark([7; 16], [8; 8]));
         let own = Some(OwnSecret([9; 16]));
         let (nonce, code) = ([5; 16], [6; 16]);
+        let behalf = Some(Box::new(OnBehalfOf::User(7)));
         let proof = Some(Proof { epoch: 0x0708, nonce, number: 0x090A, code });
         for extension in [
             Extension { remaining, ..Extension::default() },
             Extension { remaining, sent, ..Extension::default() },
-            Extension { remaining, sent, trace, cancel: true, unread: true, own, proof },
+            Extension {
+                remaining,
+                sent,
+                trace,
+                cancel: true,
+                unread: true,
+                own,
+                on_behalf_of: Some(Box::new(OnBehalfOf::Name("n".repeat(128).into()))),
+                proof,
+            },
+            Extension { on_behalf_of: behalf, ..Extension::default() },
             Extension { proof, ..Extension::default() },
             Extension { trace: Some(mark([7; 16], [0; 8])), ..Extension::default() },
             Extension { cancel: true, ..Extension::default() },
@@ -432,7 +459,7 @@ mod tests {
             for format in [PLAIN, SUMMED] {
                 let block = written(&extension, format);
                 assert!(block.len() <= BYTES_MAX);
-                assert_eq!(Extension::read(format, &block), Ok(extension));
+                assert_eq!(Extension::read(format, &block), Ok(extension.clone()));
                 for len in 0..block.len() {
                     assert!(Extension::read(format, &block[..len]).is_err(), "{len}");
                 }
@@ -458,7 +485,8 @@ mod tests {
         let cancel = Extension { cancel: true, ..Extension::default() };
         assert_eq!(read(&[200, 3, 1, 2, 3, CANCEL, 0, 201, 0]), Ok(cancel));
         assert_eq!(read(&[]), Ok(Extension::default()));
-        let bad: [&[u8]; 10] = [
+        let bad: [&[u8]; 11] = [
+            &[ON_BEHALF_OF, 0],
             &[PROOF, 3, 0, 0, 0],
             &[CANCEL, 1, 0],
             &[REMAINING, 7, 0, 0, 0, 0, 0, 0, 0],

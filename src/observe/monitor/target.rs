@@ -242,6 +242,7 @@ fn new_span(
         parent: parent::from_wire(parent_of(request).0),
         peer: origin.clone(),
         caller: request.principal(served.endpoint, origin),
+        on_behalf_of: request.on_behalf_of().cloned().map(Box::new),
         one_way: request.is_one_way(),
         trace,
         pool: served.pool.clone(),

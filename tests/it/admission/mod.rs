@@ -5,6 +5,7 @@ mod bounds;
 mod limits;
 mod members;
 mod moved_requests;
+mod on_behalf;
 mod origin_gone;
 mod priorities;
 mod private;
