@@ -50,11 +50,11 @@ impl<T> Core<T> {
     /// Returns where we stand with `to`.
     #[inline(never)]
     pub(crate) fn standing_with(&self, to: &Addr) -> Standing {
-        match self.class.members.with_target(to) {
-            _ if self.endpoint.knows_principals(to) => Standing::Plain,
-            Some(session) => Standing::Known(session),
-            None => Standing::Unknown,
+        if self.endpoint.knows_principals(to) {
+            return Standing::Plain;
         }
+        let session = self.class.members.with_target(to);
+        session.map_or(Standing::Unknown, Standing::Known)
     }
 
     /// Writes an introduction. Returns its nonce.
