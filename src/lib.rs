@@ -239,6 +239,12 @@ pub mod cancel {
     };
 }
 
+/// Calls on behalf of the caller of a handler.
+pub mod delegation {
+    pub use crate::operation::on_behalf::on_behalf_of;
+    pub use hg::OnBehalfOf;
+}
+
 /// Providers with an object for each shard ([`Instance::sharded_provider`]).
 pub mod sharded {
     pub use crate::origin::sharded_handle::ShardedHandle;

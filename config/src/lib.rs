@@ -57,6 +57,9 @@ pub use document::config::{
 };
 pub use document::dependency::Dependency;
 pub use document::device::DeviceOptions;
+pub use document::fabric_security::{
+    FabricSecurityMode, FabricSecurityOptions, ResolvedFabricSecurity,
+};
 pub use document::margo::{
     BulkOptions, DumpSignal, LogLevel, MargoOptions, MercuryBuild, MetricsOptions,
     PROVIDER_ID_DEFAULT, PROVIDER_ID_MAX, PayloadChecksum, Priority, Provider,

@@ -11,8 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::bulk::BulkDesc;
 use crate::proc::{self, Bytes, ProcLimits, Raw, Writer, WriterLimits, Written};
+use crate::wire::extension::Proof;
 use crate::wire::format::{Accept, Build, Format};
 use crate::wire::header::{RequestHeader, ResponseHeader};
+use crate::wire::introduction::{Challenge, Introduction};
 use crate::wire::{self, Body};
 use crate::{Bulk, ChecksumLevel, ConstStr, ReturnCode};
 
@@ -70,6 +72,33 @@ pub fn request(data: &[u8]) {
             }
         }
     }
+}
+
+/// An introduction, its answer, and a request with a proof: all that members of a cluster say.
+///
+/// # Panics
+///
+/// If a rule does not hold.
+pub fn introduction(data: &[u8]) {
+    let Some((choice, message)) = chosen(data) else { return };
+    if let Some(read) = Introduction::read(message) {
+        assert!(message.ends_with(&read.to_bytes()));
+    }
+    if let Some(read) = Challenge::read(message) {
+        assert_eq!(read.to_bytes(), *message);
+    }
+    let accept = Accept { format: FORMATS[choice % FORMATS.len()], detect: choice & 0x80 != 0 };
+    let Ok((header, _)) = wire::decode_request(accept, message) else { return };
+    let Some((proof, before, behind)) = Proof::in_message(&header, message) else { return };
+    assert!(before.len() + 16 + behind.len() <= message.len());
+    let mut sealed = message.to_vec();
+    let code_of = |head: &[u8], rest: &[u8]| {
+        assert_eq!((head, rest), (before, behind));
+        [7; 16]
+    };
+    assert_eq!(proof.seal(&header, &mut sealed, code_of), Some(()));
+    let again = Proof::in_message(&header, &sealed).map(|(proof, ..)| proof);
+    assert_eq!(again, Some(Proof { code: [7; 16], ..proof }));
 }
 
 /// Checks that an extension which could be read can be written again, in no more bytes.

@@ -53,6 +53,7 @@ pub use self::{
         counters::{Counters, InHand},
         error::{HgError, ProcError, WireError},
         id::{ProviderId, RpcId},
+        membership::Membership,
     },
     bulk::{Bulk, BulkDesc, BulkOp, LocalBytes, LocalPart, MemoryAttr, MemoryKind},
     core::{
@@ -72,9 +73,10 @@ pub use self::{
     },
     wire::{
         checksum::{ChecksumLevel, PayloadSum},
-        extension::{Extension, OwnSecret, TraceParent},
+        extension::{Extension, OwnSecret, Proof, TraceParent},
         format::{Accept, Build, Format},
         header, margo,
+        on_behalf::OnBehalfOf,
     },
 };
 

@@ -5,6 +5,7 @@ use na::LargeBuffers;
 use crate::HgError;
 use crate::RpcId;
 use crate::base::log::Log;
+use crate::base::membership::Membership;
 use crate::proc::ProcLimits;
 use crate::wire::checksum::ChecksumLevel;
 use crate::wire::format::{Accept, Build, Format};
@@ -38,6 +39,10 @@ pub struct HgOptions {
     /// is, before the first call to it, with a request that both builds answer. Costs a round trip
     /// per peer. Only with [`Build::Plain`]. Default: no, every peer is called as `build` says.
     pub ask_build: bool,
+    /// The secret of our cluster, which is proven to each peer, and has to be proven by it, where
+    /// the [transport](na::Endpoint::knows_principals) does not tell who it is. Costs a round trip
+    /// before the first call to a peer, and with each request a code at both ends. Default: none.
+    pub membership: Option<Membership>,
     /// The parts of a message that checksums protect; levels other than `None` take
     /// [`Build::Checksum`]. Both ends must be set alike. Default: none.
     pub checksum_level: ChecksumLevel,
@@ -113,6 +118,7 @@ impl Default for HgOptions {
             build: Build::Plain,
             detect_build: true,
             ask_build: false,
+            membership: None,
             checksum_level: ChecksumLevel::None,
             listen: true,
             request_post_init: 256,

@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hg::ProviderId;
+use hg::{OnBehalfOf, ProviderId};
 use margo_config::{IpSubnet, ResolvedRule, ResolvedSecurity, Who};
 
 use prim::glob;
@@ -53,9 +53,53 @@ pub(crate) struct Callers {
     edges: Box<[u128]>,
     /// The rules about names, if there are any: what is above says nothing of these then.
     names: Option<Box<NamedCallers>>,
+    /// All rules, if some of them are about calls on behalf of others: those above are then without
+    /// these.
+    on_behalf: Option<Box<OnBehalfRules>>,
     /// Allowed callers, each at the place that its number has; 0: none. Relaxed: a number says all.
     recent: [AtomicU64; RECENT],
     limits: Option<Arc<Limits>>,
+}
+
+/// The rules of one RPC of one provider, for calls on behalf of others: looked at one by one.
+struct OnBehalfRules {
+    allow: Vec<OnBehalfRule>,
+    deny: Vec<OnBehalfRule>,
+    own_user: u32,
+}
+
+struct OnBehalfRule {
+    who: Vec<Who>,
+    on_behalf_of: Option<Arc<[Who]>>,
+}
+
+impl OnBehalfRules {
+    fn may(&self, caller: Principal, on_behalf_of: &OnBehalfOf) -> bool {
+        let own = self.own_user;
+        let is_about = |rule: &OnBehalfRule| {
+            is_one_of(&rule.who, own, caller) && speaks_for(rule, own, on_behalf_of)
+        };
+        self.allow.iter().any(is_about) && !self.deny.iter().any(is_about)
+    }
+}
+
+/// Returns whether a rule is about calls on behalf of this one.
+fn speaks_for(rule: &OnBehalfRule, own_user: u32, on_behalf_of: &OnBehalfOf) -> bool {
+    rule.on_behalf_of.as_ref().is_none_or(|who| is_for(who, own_user, on_behalf_of))
+}
+
+/// Returns whether somebody on whose behalf a call is made is one of these.
+fn is_for(who: &[Who], own_user: u32, on_behalf_of: &OnBehalfOf) -> bool {
+    match on_behalf_of {
+        OnBehalfOf::User(id) => is_one_of(who, own_user, Principal::User(*id)),
+        OnBehalfOf::Host(host) => is_one_of(who, own_user, Principal::of_host(*host)),
+        OnBehalfOf::Member(host) => is_one_of(who, own_user, Principal::member_at(*host)),
+        OnBehalfOf::Name(name) => who.iter().any(|who| match who {
+            Who::Name(pattern) => glob::matches(pattern, name),
+            who => *who == Who::Anyone,
+        }),
+        _ => is_one_of(who, own_user, Principal::Unknown),
+    }
 }
 
 fn number_of(caller: Principal) -> u128 {
@@ -98,10 +142,21 @@ impl Rules {
         let ResolvedSecurity { allow, deny, options, .. } = &self.security;
         // Where nobody has written a rule that allows something, all who are let in may do all.
         let is_implicit = options.allow.is_empty();
+        let mut on_behalf = OnBehalfRules { allow: vec![], deny: vec![], own_user: self.own_user };
+        let mut is_asked = false;
         for (rules, is_deny) in [(allow, false), (deny, true)] {
             for rule in rules.iter().filter(|rule| rule.is_about(rpc, provider.get())) {
                 let may = |who: &&Who| is_deny || is_implicit || may(rule, who, rpc, provider);
-                let who = rule.who.iter().filter(may);
+                let who: Vec<_> = rule.who.iter().filter(may).collect();
+                let kept = if is_deny { &mut on_behalf.deny } else { &mut on_behalf.allow };
+                kept.push(OnBehalfRule {
+                    who: who.iter().copied().cloned().collect(),
+                    on_behalf_of: rule.on_behalf_of.clone(),
+                });
+                if rule.on_behalf_of.is_some() {
+                    is_asked = true;
+                    continue;
+                }
                 for who in who {
                     for (from, to) in ranges(who, self.own_user) {
                         changes.extend([(from, is_deny, 1), (to, is_deny, -1)]);
@@ -113,14 +168,26 @@ impl Rules {
         let recent = [const { AtomicU64::new(0) }; RECENT];
         let limits = self.limits.clone().filter(|_| !is_internal);
         let names = names.has_patterns().then(|| Box::new(names));
-        Callers { edges: edges(changes), names, recent, limits }
+        let on_behalf = is_asked.then(|| Box::new(on_behalf));
+        Callers { edges: edges(changes), names, on_behalf, recent, limits }
     }
 
     /// Says for the log why a caller is refused.
     #[cold]
-    pub(crate) fn reason(&self, rpc: &str, provider: ProviderId, caller: Principal) -> String {
+    pub(crate) fn reason(
+        &self,
+        rpc: &str,
+        provider: ProviderId,
+        (caller, on_behalf_of): (Principal, Option<&OnBehalfOf>),
+    ) -> String {
+        let own = self.own_user;
         let denies = |rule: &&ResolvedRule| {
-            rule.is_about(rpc, provider.get()) && is_one_of(&rule.who, self.own_user, caller)
+            let is_meant = match (&rule.on_behalf_of, on_behalf_of) {
+                (None, _) => true,
+                (Some(who), Some(on_behalf_of)) => is_for(who, own, on_behalf_of),
+                (Some(_), None) => false,
+            };
+            is_meant && rule.is_about(rpc, provider.get()) && is_one_of(&rule.who, own, caller)
         };
         match self.security.deny.iter().find(denies) {
             Some(rule) => format!("the rule {:?} denies it", rule.name),
@@ -153,6 +220,7 @@ fn ranges(who: &Who, own_user: u32) -> impl Iterator<Item = (u128, u128)> + use<
         Who::OwnUser => [one(USER | u128::from(own_user)), None, None, None],
         Who::User(id) => [one(USER | u128::from(*id)), None, None, None],
         Who::Member => [Some((MEMBER + IPV4, NAME)), None, None, None],
+        Who::Unproven => [one(UNKNOWN), Some((IPV4, MEMBER + IPV4)), None, None],
         Who::Host(net) => {
             let (first, second) = of_subnet(*net);
             let member = |(from, to)| (MEMBER + from, MEMBER + to);
@@ -215,6 +283,15 @@ impl Callers {
     #[inline]
     pub(crate) fn limits(&self) -> Option<&Arc<Limits>> {
         self.limits.as_ref()
+    }
+
+    /// Returns whether this one may call, on behalf of somebody if it says so.
+    #[inline]
+    pub(crate) fn may_for(&self, caller: Principal, on_behalf_of: Option<&OnBehalfOf>) -> bool {
+        match (on_behalf_of, &self.on_behalf) {
+            (Some(who), Some(rules)) => rules.may(caller, who),
+            _ => self.may(caller),
+        }
     }
 
     /// Returns whether this one may call.
@@ -352,6 +429,7 @@ mod tests {
                 who: who.to_owned(),
                 provider: Some(provider.to_owned()),
                 rpc: Some(rpc.to_owned()),
+                on_behalf_of: None,
             };
             rules.iter().map(rule).collect()
         };
@@ -412,6 +490,44 @@ mod tests {
     }
 
     #[test]
+    fn rules_about_others_are_for_calls_on_their_behalf() {
+        let rule = |who: &str, on_behalf_of: Option<&str>| Rule {
+            who: who.to_owned(),
+            on_behalf_of: on_behalf_of.map(str::to_owned),
+            ..Rule::default()
+        };
+        let mut config = Config::default();
+        config.margo.security = Some(SecurityOptions {
+            allow: vec![rule("uid:1", None), rule("uid:2", Some("name:a*")), rule("uid:3", None)],
+            deny: vec![rule("anyone", Some("host:10.0.0.0/8")), rule("uid:3", None)],
+            ..Default::default()
+        });
+        let rules = Rules::new(config.resolve(&|_| None).unwrap().security.unwrap());
+        let compiled = rules.of("get", ProviderId::new(1), false);
+        let host = OnBehalfOf::Host([10, 1, 2, 3].into());
+        let [ann, bob] = ["ann", "bob"].map(|name| OnBehalfOf::Name(name.into()));
+        for (user, who, may) in [
+            (1, None, true),
+            (1, Some(&ann), true),
+            (1, Some(&host), false),
+            (2, None, false),
+            (2, Some(&ann), true),
+            (2, Some(&bob), false),
+            (2, Some(&OnBehalfOf::Unknown), false),
+            (3, Some(&ann), false),
+            (4, Some(&ann), false),
+        ] {
+            let is_allowed = compiled.may_for(Principal::User(user), who);
+            assert_eq!(is_allowed, may, "{user} for {who:?}");
+        }
+        // Without such rules, who says more is treated as who says nothing.
+        let plain =
+            self::compiled(&[("uid:1", "*", "*")], &[]).of("get", ProviderId::new(1), false);
+        assert!(plain.may_for(Principal::User(1), Some(&host)));
+        assert!(!plain.may_for(Principal::User(2), Some(&host)));
+    }
+
+    #[test]
     fn what_was_allowed_lately_makes_room_for_others_and_for_nobody_else() {
         let all = [("host:10.0.0.0/8", "*", "*"), ("uid:1000", "*", "*")];
         let compiled = compiled(&all, &[]).of("get", ProviderId::new(1), false);
@@ -425,7 +541,7 @@ mod tests {
     #[test]
     fn the_log_names_the_rule_that_denies() {
         let rules = compiled(&[("anyone", "*", "*")], &[("uid:7", "*", "put")]);
-        let why = |rpc, caller| rules.reason(rpc, ProviderId::new(1), caller);
+        let why = |rpc, caller| rules.reason(rpc, ProviderId::new(1), (caller, None));
         assert_eq!(why("put", Principal::User(7)), "the rule \"deny[0]\" denies it");
         assert_eq!(why("get", Principal::User(7)), "no rule allows it");
     }

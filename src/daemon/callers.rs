@@ -9,14 +9,18 @@ use crate::support::own_rpcs;
 
 /// Says who may call what, and how much, in lines.
 pub(super) fn explain(security: &ResolvedSecurity) -> Vec<String> {
-    let ResolvedSecurity { options, allow, deny, limits, .. } = security;
+    let ResolvedSecurity { options, allow, deny, limits, fabrics, .. } = security;
     if !security.has_rules() {
         return vec!["All who are let in may call everything: there are no rules.".to_owned()];
     }
     let mut lines = vec!["These may call (margo.security), and nobody else:".to_owned()];
     if let ([], [implied]) = (&options.allow[..], &allow[..]) {
         let name = &implied.name;
-        lines.push(format!("  who has proven something: * of every provider, by {name}"));
+        let who = match implied.who.contains(&Who::Anyone) {
+            true => "anyone",
+            false => "who has proven something",
+        };
+        lines.push(format!("  {who}: * of every provider, by {name}"));
     }
     let say = |rules: &[Rule], resolved: &[ResolvedRule]| -> Vec<_> {
         let each = rules.iter().zip(resolved);
@@ -26,6 +30,9 @@ pub(super) fn explain(security: &ResolvedSecurity) -> Vec<String> {
     if !deny.is_empty() {
         lines.push("Of these calls, the following are refused:".to_owned());
         lines.extend(say(&options.deny, deny));
+        if fabrics.is_strict() {
+            lines.push("  who proves nothing: * of every provider, by fabrics".to_owned());
+        }
     }
     let may_call = |rpc: &&str| {
         let allows = |rule: &&ResolvedRule| {
@@ -81,5 +88,9 @@ fn in_words(options: &SecurityOptions, rule: &Rule, resolved: &ResolvedRule) -> 
         }
         _ => "every provider".to_owned(),
     };
-    format!("  {}{members}: {} of {providers}, by {}", rule.who, resolved.rpc, resolved.name)
+    let behalf = rule.on_behalf_of.as_ref().map_or_else(String::new, |who| {
+        format!(", on behalf of {who}{}", self::members(options, who))
+    });
+    let (who, rpc, name) = (&rule.who, &resolved.rpc, &resolved.name);
+    format!("  {who}{members}{behalf}: {rpc} of {providers}, by {name}")
 }

@@ -24,7 +24,8 @@
 //!
 //! | signal | what happens |
 //! |---|---|
-//! | Ctrl-C, SIGTERM, SIGHUP | it ends in order: the address file goes, handlers are waited for (`margo.grace_msec`), status 0; a second one ends it at once, with status 128 plus the signal's number. Before it serves, the first one does |
+//! | Ctrl-C, SIGTERM, SIGHUP of its terminal | it ends in order: the address file goes, handlers are waited for (`margo.grace_msec`), status 0; a second one ends it at once, with status 128 plus the signal's number. Before it serves, the first one does |
+//! | SIGHUP without a terminal | secrets and certificates are read again if they have changed, and the log says so, or why they cannot be used; without it the next connection does that |
 //! | one that its parent ignores (`nohup`) | nothing |
 //! | SIGUSR1 (`margo.dump_on_signal`) | it writes what it does at the moment to standard error, as JSON |
 //! | SIGXFSZ (`ulimit -f`) | the write fails, and the service goes on |

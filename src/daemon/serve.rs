@@ -63,6 +63,13 @@ pub(super) fn run(daemon: &Daemon, args: &ServeArgs) -> Result<(), Failure> {
         },
         remove.clone(),
     );
+    {
+        let instance = instance.clone();
+        signals.at_hangup(move || {
+            tracing::info!("SIGHUP: secrets and certificates are looked at again");
+            instance.inner().shards.iter().for_each(|shard| shard.core.look_at_secrets());
+        });
+    }
     let address = instance.self_addr().uri().to_owned();
     if let Some(path) = address_file {
         let written = AddressFile::write(path, &address)

@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
-use hg::{Core, LentRequest, RawRequest, Registration, RequestHandle, RequestParts, ReturnCode};
+use hg::{
+    Core, LentRequest, OnBehalfOf, RawRequest, Registration, RequestHandle, RequestParts,
+    ReturnCode,
+};
 use margo_config::Overload;
 
 use crate::admission::counters::Counters;
@@ -119,9 +122,9 @@ pub(super) fn ask_rules(
     if request.is_from_ourselves() {
         return Ok(());
     }
-    let caller = core.endpoint().principal(origin);
+    let caller = request.principal(&**core.endpoint(), origin);
     match callers.limits() {
-        _ if !callers.may(caller) => Err(Refusal::NotAllowed),
+        _ if !callers.may_for(caller, request.on_behalf_of()) => Err(Refusal::NotAllowed),
         None => Ok(()),
         Some(limits) => ask_limits(limits, caller, request),
     }
@@ -166,8 +169,9 @@ pub(super) fn refuse_by_rules(
     };
     let count = Counters::add(counter);
     if let Some(entry) = registration.data_as::<RegisteredRpc>() {
-        let caller = core.endpoint().principal(origin);
-        record_refusal(inner, entry, (origin, caller), refusal, count);
+        let caller = request.principal(&**core.endpoint(), origin);
+        let who = (origin, caller, request.on_behalf_of());
+        record_refusal(inner, entry, who, refusal, count);
         inner.monitoring.refused((origin, &request), entry.serving(core), None, outcome);
     }
     error_response::refuse(inner, LentRequest::of(core, origin, &mut request), code, &detail);
@@ -178,7 +182,7 @@ pub(super) fn refuse_by_rules(
 fn record_refusal(
     inner: &Inner,
     entry: &RegisteredRpc,
-    (origin, caller): (&Addr, Principal),
+    (origin, caller, on_behalf_of): (&Addr, Principal, Option<&OnBehalfOf>),
     refusal: &Refusal,
     count: u64,
 ) {
@@ -189,13 +193,17 @@ fn record_refusal(
         Refusal::OverLimit(over) => ("over_limit", Some(over)),
     };
     let why = || match over {
-        None => rules.reason(rpc, provider, caller),
+        None => rules.reason(rpc, provider, (caller, on_behalf_of)),
         Some(over) => rules.reason_of(over),
     };
     // A peer that calls nothing else must not fill the log.
     if count.is_power_of_two() {
         let (log, why) = (&inner.log, why());
-        log!(log, WARN, rpc, %provider, %origin, %caller, why, count, "a call was refused");
+        let on_behalf_of = on_behalf_of.map(tracing::field::display);
+        let what = "a call was refused";
+        log!(
+            log, WARN, rpc, %provider, %origin, %caller, on_behalf_of, why, count, "{what}"
+        );
     }
     if let Some(audit) = &inner.audit {
         audit.record(|| AuditEvent::Refused {
@@ -204,6 +212,7 @@ fn record_refusal(
             rpc,
             provider: provider.get(),
             caller: caller.to_string(),
+            on_behalf_of: on_behalf_of.map(ToString::to_string),
             origin: origin.to_string(),
         });
     }

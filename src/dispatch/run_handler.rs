@@ -290,6 +290,8 @@ impl Reply {
             parent: margo::NO_PARENT,
             call: request.call_key(),
             charge: request.take_charge(),
+            on_behalf_of: request.take_on_behalf_of(),
+            proven: request.proven(),
             request: Claim::new(request),
             is_over: AtomicBool::new(false),
             unit: AtomicUsize::new(NO_UNIT),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use hg::{CallKey, Core, ProviderId, RawRequest, Registration, RpcId};
+use hg::{CallKey, Core, OnBehalfOf, ProviderId, RawRequest, Registration, RpcId};
 use na::claim::Claim;
 use na::lock::Lock;
 
@@ -46,6 +46,10 @@ pub(crate) struct Reply {
     pub(crate) call: Option<CallKey>,
     /// The count of the request at its caller's limits, until this is dropped.
     pub(crate) charge: Option<Box<dyn Any + Send + Sync>>,
+    /// The caller on whose behalf the request is made, as its origin says.
+    pub(crate) on_behalf_of: Option<Box<OnBehalfOf>>,
+    /// The principal that the request has proven, where the transport does not tell.
+    pub(crate) proven: Option<Principal>,
     /// The request, for the unit that answers.
     pub(crate) request: Claim<RawRequest>,
     /// The request is answered, or about not to be. Written by the handler's unit, or under the
@@ -119,7 +123,7 @@ impl Reply {
 
     /// Returns who is behind the origin.
     pub(crate) fn principal(&self) -> Principal {
-        self.core().endpoint().principal(&self.origin)
+        self.proven.unwrap_or_else(|| self.core().endpoint().principal(&self.origin))
     }
 
     pub(crate) fn is_answered(&self) -> bool {

@@ -147,7 +147,7 @@ mod tests {
             (sizes(9_000_000, 2, "na+sim://"), "mercury.na_max_unexpected_size: 9000000 bytes;"),
             (
                 sizes(MESSAGE_BYTES_MIN as u32 - 1, 0, "na+sm://"),
-                "mercury.na_max_unexpected_size: 212 bytes are too few: headers and",
+                "mercury.na_max_unexpected_size: 254 bytes are too few: headers and",
             ),
             (sizes(MESSAGE_BYTES_MIN as u32, 0, "na+sm://"), ""),
             (sizes(0, 0, "na+sm://"), ""),

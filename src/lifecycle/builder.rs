@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use margo_config::{
-    Config, DumpSignal, LogLevel, PoolRef as PoolName, TcpSecurityMode, TcpSecurityOptions,
+    Config, DumpSignal, FabricSecurityMode, FabricSecurityOptions, LogLevel, PoolRef as PoolName,
+    TcpSecurityMode, TcpSecurityOptions,
 };
 use ult::Runtime;
 
@@ -104,9 +105,10 @@ impl InstanceBuilder {
         self
     }
 
-    /// Asks everybody over `na+tcp` for proof that they know the secret in this file, and keeps
-    /// connections private. Default: as configured in `margo.security.tcp`, which is not; then an
-    /// instance that other hosts reach does not start.
+    /// Asks everybody for proof that they know the secret in this file. Over `na+tcp` that keeps
+    /// connections private, too; over `ofi+…` and `ucx+…` nothing is encrypted. Default: as
+    /// configured in `margo.security.tcp` and `margo.security.fabrics`, which is not; then an
+    /// instance that other hosts reach over `na+tcp` does not start.
     ///
     /// ```no_run
     /// let service = margo::Instance::builder("na+tcp://0.0.0.0:7000")
@@ -118,12 +120,19 @@ impl InstanceBuilder {
     ///
     /// Counterpart: none.
     pub fn cluster_secret(mut self, file: impl Into<String>) -> Self {
-        let tcp = TcpSecurityOptions {
-            mode: TcpSecurityMode::ClusterSecret,
-            secret: Some(file.into()),
-            ..TcpSecurityOptions::default()
-        };
-        self.config.margo.security.get_or_insert_default().tcp = Some(tcp);
+        let secret = Some(file.into());
+        let address = &self.config.margo.address;
+        let is_fabric = FabricSecurityOptions::concern(address);
+        let security = self.config.margo.security.get_or_insert_default();
+        if is_fabric {
+            let mode = FabricSecurityMode::ClusterSecret;
+            security.fabrics =
+                Some(FabricSecurityOptions { mode, secret, ..FabricSecurityOptions::default() });
+        } else {
+            let mode = TcpSecurityMode::ClusterSecret;
+            security.tcp =
+                Some(TcpSecurityOptions { mode, secret, ..TcpSecurityOptions::default() });
+        }
         self
     }
 

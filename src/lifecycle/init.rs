@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use hg::Core;
-use margo_config::{Config, Resolved};
+use hg::{Core, Membership};
+use margo_config::{Config, Resolved, ResolvedFabricSecurity};
 use na::fork::Process;
 use ult::{MonitorSpec, PoolRef, Report, Runtime, StartError};
 
@@ -429,10 +429,27 @@ fn start_cores(
     let count = resolved.progress_pools().count();
     let group = na::open_group(address, &options, count);
     let endpoints = group.map_err(|source| not_opened(resolved, source))?;
+    hg_options.membership = membership(resolved, options.sessions)?;
     // Who has said which build the peers are need not ask them.
     hg_options.ask_build = resolved.mercury_build.is_none();
     Core::group(endpoints, hg_options)
         .map_err(|source| InitError::Rpc { address: address.clone(), source })
+}
+
+/// The proof that is asked of peers over fabrics.
+fn membership(
+    resolved: &Resolved,
+    observer: Option<na::SessionObserver>,
+) -> Result<Option<Membership>, InitError> {
+    let fabrics = resolved.security.as_ref().map(|security| &security.fabrics);
+    let Some(ResolvedFabricSecurity::ClusterSecret { secret, strangers }) = fabrics else {
+        return Ok(None);
+    };
+    let loaded = Membership::load(secret).map_err(|reason| {
+        let error = margo_config::Error::new("margo.security.fabrics", reason);
+        InitError::Config(error.into())
+    })?;
+    Ok(Some(loaded.calling_strangers(*strangers).observed_by(observer)))
 }
 
 /// The pools of handlers by shard: where handlers without a pool of their own run in that of

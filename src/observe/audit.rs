@@ -55,6 +55,8 @@ pub(crate) enum AuditEvent {
         rpc: &'static str,
         provider: u16,
         caller: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        on_behalf_of: Option<String>,
         origin: String,
     },
     /// Messages can be exchanged with a peer; `dialed`: which this instance has connected to.
@@ -312,7 +314,8 @@ mod tests {
     fn refused(why: &str) -> AuditEvent {
         let (caller, origin) = ("user 7".to_owned(), "a peer\"\n".to_owned());
         let why = why.to_owned();
-        AuditEvent::Refused { reason: "not_allowed", why, rpc: "get", provider: 3, caller, origin }
+        let (reason, rpc, provider, on_behalf_of) = ("not_allowed", "get", 3, None);
+        AuditEvent::Refused { reason, why, rpc, provider, caller, on_behalf_of, origin }
     }
 
     fn lines(path: &Path) -> Vec<serde_json::Value> {

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use hg::{HgError, ProviderId, ReturnCode, RpcId};
+use hg::{HgError, OnBehalfOf, ProviderId, ReturnCode, RpcId};
 use serde::{Deserialize, Serialize};
 
 use crate::observe::clock::Moment;
@@ -363,6 +363,9 @@ pub struct TargetSpan {
     /// The user, host or name behind it, as [`Handle::principal`](crate::Handle::principal) tells
     /// it.
     pub caller: Principal,
+    /// The caller on whose behalf the call is made, as
+    /// [`Handle::on_behalf_of`](crate::Handle::on_behalf_of) tells it.
+    pub on_behalf_of: Option<Box<OnBehalfOf>>,
     /// No response is waited for.
     pub one_way: bool,
     /// The trace that it is part of, across processes, if the origin has named one.

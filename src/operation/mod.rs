@@ -4,7 +4,7 @@
 //! May import the folders up to `observe`; knows no instance, but what an operation needs of one
 //! (`early.rs`). Read `call.rs`, `bulk_call.rs` and `pending_response.rs`, which `token.rs` gives
 //! to the RPC layer; then `deadline.rs` and `deadline_timer.rs`, `cancel.rs`, `canceler.rs` and
-//! `cancel_link.rs`; last `standing_transfers.rs`.
+//! `cancel_link.rs`; `on_behalf.rs`; last `standing_transfers.rs`.
 
 pub(crate) mod bulk_call;
 pub(crate) mod call;
@@ -14,6 +14,7 @@ pub(crate) mod canceler;
 pub(crate) mod deadline;
 pub(crate) mod deadline_timer;
 pub(crate) mod early;
+pub(crate) mod on_behalf;
 pub(crate) mod pending_response;
 pub(crate) mod standing_transfers;
 pub(crate) mod token;

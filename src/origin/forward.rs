@@ -19,6 +19,7 @@ use crate::observe::monitor::CallAbout;
 use crate::operation::call::{Call, CallInfo, failure};
 use crate::operation::deadline::CallLimits;
 use crate::operation::early::EndsEarly;
+use crate::operation::on_behalf;
 use crate::{ForwardError, Instance, ProviderHandle, Rpc};
 
 impl Instance {
@@ -165,10 +166,11 @@ impl Instance {
         forward.trace = trace.as_ref().and_then(|trace| trace.said);
         let inner = self.inner();
         let (shard, addr) = inner.shards.route(&inner.runtime, to);
-        let started = shard.core.forward(
+        let on_behalf_of = on_behalf::of_caller();
+        let started = shard.core.forward_on_behalf(
             &addr,
             rpc.id(to.id()),
-            forward,
+            (forward, on_behalf_of.as_deref()),
             |writer| {
                 starting.encoding();
                 margo::write_request_prefix(writer, parent)?;

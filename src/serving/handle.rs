@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-use hg::{ProviderId, ReturnCode, RpcId};
+use hg::{OnBehalfOf, ProviderId, ReturnCode, RpcId};
 use na::shared::Shared;
 use ult::Eventual;
 
@@ -157,6 +157,13 @@ impl<A, R> Handle<A, R> {
     /// ```
     pub fn principal(&self) -> Principal {
         self.reply().principal()
+    }
+
+    /// Returns on whose behalf the call is made, if its origin says so
+    /// ([`on_behalf_of`](crate::delegation::on_behalf_of)). Nobody has signed that: it is worth as
+    /// much as the word of the [principal](Self::principal).
+    pub fn on_behalf_of(&self) -> Option<&OnBehalfOf> {
+        self.reply().on_behalf_of.as_deref()
     }
 
     /// The instance that serves this request; for nested calls.

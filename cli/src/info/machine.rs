@@ -22,6 +22,8 @@ pub(crate) struct Machine {
     huge_pages: Vec<HugePages>,
     /// When the kernel uses huge pages by itself: `always`, `madvise` or `never`.
     transparent_huge_pages: Option<String>,
+    /// The answer of the kernel that is asked for TLS on sockets, which nothing uses.
+    kernel_tls: String,
     /// GPUs whose memory can be moved.
     gpus: Vec<Gpu>,
     /// The driver of the GPUs, or why there is none.
@@ -78,6 +80,10 @@ impl Machine {
             huge_pages: huge_pages(),
             transparent_huge_pages: read("/sys/kernel/mm/transparent_hugepage/enabled")
                 .and_then(|text| chosen(&text)),
+            kernel_tls: match margo::na::tcp::kernel_tls() {
+                Ok(()) => "there".to_owned(),
+                Err(error) => format!("none: {error}"),
+            },
             gpus,
             gpu_driver,
         }
@@ -98,6 +104,7 @@ impl Machine {
             ("CPUs", self.cpus.to_string()),
             ("NUMA nodes", self.numa_nodes.to_string()),
             ("pages", pages),
+            ("kernel TLS", format!("{}; not used", self.kernel_tls)),
         ];
         match self.gpus.is_empty() {
             true => lines.push(("GPUs", format!("none: {}", self.gpu_driver))),

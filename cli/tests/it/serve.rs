@@ -1,12 +1,14 @@
 //! `margo serve`: its address file, how it ends, and what it refuses.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 
 use crate::common::{self, PATIENCE, Service, entries, margo, run};
 use margo::{Handle, Instance, ProviderHandle, ProviderId, Rpc, config::Config, na, ult};
 use margo_provider_blob::BlobClient;
 use margo_provider_echo::EchoClient;
 use rustix::process::Signal;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 const TRANSPORTS: [&str; 2] = ["na+sm://", "na+tcp://127.0.0.1:0"];
 
@@ -292,16 +294,9 @@ fn the_end_of_its_terminal_ends_it_in_order_unless_it_was_told_to_outlive_that()
         let document = r#"{ "margo": { "address_file": "address" } }"#;
         std::fs::write(temp.path().join("conf.json"), document).unwrap();
         let ignore = if outlives { "trap '' HUP; " } else { "" };
-        // Whoever runs the tests may ignore the signal, which would be inherited.
-        let child = std::process::Command::new("env")
-            .args(["--default-signal=HUP", "sh"])
-            .args(["-c", &format!("{ignore}exec \"$0\" serve conf.json")])
-            .arg(env!("CARGO_BIN_EXE_margo"))
-            .current_dir(temp.path())
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
+        let (_terminal, slave) = terminal();
+        let mut command = in_session(temp.path(), &["--ctty"], ignore);
+        let child = command.stdin(slave).stderr(std::process::Stdio::piped()).spawn().unwrap();
         let mut running = common::Running::new(child);
         let stderr = running.child.stderr.take().unwrap();
         let file = temp.path().join("address");
@@ -315,6 +310,71 @@ fn the_end_of_its_terminal_ends_it_in_order_unless_it_was_told_to_outlive_that()
             running.signal(Signal::TERM);
         }
         assert!(running.wait().success(), "{outlives}");
+        assert!(!file.exists());
+    }
+}
+
+/// `margo serve conf.json` in a session of its own, where the shell has done something before.
+fn in_session(folder: &std::path::Path, options: &[&str], before: &str) -> std::process::Command {
+    // Whoever runs the tests may ignore the signal, which would be inherited.
+    let mut command = std::process::Command::new("env");
+    command.args(["--default-signal=HUP", "setsid"]).args(options);
+    command.args(["sh", "-c", &format!("{before}exec \"$0\" serve conf.json")]);
+    command.arg(env!("CARGO_BIN_EXE_margo")).current_dir(folder);
+    command.stdout(std::process::Stdio::null());
+    command
+}
+
+/// Both ends of a terminal.
+fn terminal() -> (std::os::fd::OwnedFd, std::fs::File) {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let master = openpt(flags).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    (master, std::fs::File::options().read(true).write(true).open(name).unwrap())
+}
+
+/// A line of a log that is read as it comes.
+fn heard(lines: &mut impl Iterator<Item = std::io::Result<String>>, what: &str) -> String {
+    lines.map(Result::unwrap).find(|line| line.contains(what)).expect(what)
+}
+
+#[test]
+fn without_a_terminal_a_hangup_has_secrets_read_again() {
+    let temp = tempfile::tempdir().unwrap();
+    let secrets = ["tcp", "fabrics"];
+    for of in secrets {
+        let path = temp.path().join(of);
+        std::fs::write(&path, "a secret, which is long enough to be one").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    for (of, address) in secrets.into_iter().zip(["na+tcp://127.0.0.1:0", "na+sim://hangup/a"]) {
+        let security = serde_json::json!({ of: { "mode": "cluster_secret", "secret": of } });
+        let margo = serde_json::json!({ "address": address, "security": security,
+            "address_file": "address" });
+        let document = serde_json::json!({ "margo": margo }).to_string();
+        std::fs::write(temp.path().join("conf.json"), document).unwrap();
+        let mut command = in_session(temp.path(), &[], "");
+        let child = command.env("MARGO_LOG", "info").stdin(std::process::Stdio::null());
+        let child = child.stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let mut running = common::Running::new(child);
+        let mut lines = BufReader::new(running.child.stderr.take().unwrap()).lines();
+        let file = temp.path().join("address");
+        common::until("the address file", || file.exists().then_some(()));
+        std::fs::write(temp.path().join(of), "another secret, which is long enough as well")
+            .unwrap();
+        running.signal(Signal::HUP);
+        heard(&mut lines, "SIGHUP: secrets and certificates");
+        heard(&mut lines, "read again");
+        std::fs::write(temp.path().join(of), "short").unwrap();
+        running.signal(Signal::HUP);
+        let line = heard(&mut lines, "cannot be used");
+        assert!(line.contains("a secret has 5 characters"), "{line}");
+        running.signal(Signal::TERM);
+        let rest = std::thread::spawn(move || lines.map_while(Result::ok).count());
+        assert!(running.wait().success());
+        rest.join().unwrap();
         assert!(!file.exists());
     }
 }

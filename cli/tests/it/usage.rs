@@ -205,6 +205,48 @@ fn config_check_tells_who_may_call_what() {
 }
 
 #[test]
+fn config_check_tells_who_may_call_over_a_fabric_and_for_whom() {
+    let temp = tempfile::tempdir().unwrap();
+    let check = |fabrics: &str, rules: &str| {
+        let document = format!(
+            r#"{{ "margo": {{ "address": "ucx+tcp://eth0", "security": {{
+                "fabrics": {{ "mode": "cluster_secret", "secret": "s" {fabrics} }} {rules}
+            }} }} }}"#
+        );
+        run(margo(temp.path()).args(["config", "check", "-"]), &document).expect(0)
+    };
+    let allow = r#", "roles": { "people": ["name:*.people"] }, "allow": [{ "who": "member",
+        "on_behalf_of": "role:people" }]"#;
+    let strict = "//   who proves nothing: * of every provider, by fabrics";
+    let all = |who| format!("//   {who}: * of every provider, by fabrics");
+    for (fabrics, rules, said, is_strict) in [
+        ("", "", Some(all("who has proven something")), true),
+        (
+            "",
+            allow,
+            Some(
+                "//   member, on behalf of role:people (name:*.people): * of every provider, by \
+                 allow[0]"
+                    .to_owned(),
+            ),
+            true,
+        ),
+        (r#", "strangers": true"#, "", None, false),
+        (
+            r#", "strangers": true"#,
+            r#", "deny": [{ "who": "host:10.0.0.0/8" }]"#,
+            Some(all("anyone")),
+            false,
+        ),
+    ] {
+        let ended = check(fabrics, rules);
+        let says = |line: &str| ended.stdout.lines().any(|said| said == line);
+        assert!(said.is_none_or(|line| says(&line)), "{fabrics} {rules}: {}", ended.stdout);
+        assert_eq!(says(strict), is_strict, "{}", ended.stdout);
+    }
+}
+
+#[test]
 fn config_check_tells_what_this_machine_lacks() {
     let temp = tempfile::tempdir().unwrap();
     let document = r#"{ "argobots": { "pools": [ { "name": "h" } ], "xstreams": [

@@ -9,6 +9,7 @@ pub(crate) mod affinity;
 pub(crate) mod config;
 pub(crate) mod dependency;
 pub(crate) mod device;
+pub(crate) mod fabric_security;
 pub(crate) mod margo;
 pub(crate) mod mercury;
 pub(crate) mod monitoring;

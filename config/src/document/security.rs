@@ -7,6 +7,7 @@ use std::sync::Arc;
 use prim::glob;
 use serde::{Deserialize, Serialize};
 
+use super::fabric_security::{FabricSecurityOptions, ResolvedFabricSecurity};
 use super::subnet::IpSubnet;
 use super::tcp_security::{ResolvedTcpSecurity, TcpSecurityOptions};
 
@@ -53,6 +54,11 @@ pub struct SecurityOptions {
     /// this host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpSecurityOptions>,
+    /// The proof that is asked of peers over `ofi+…` and `ucx+…`, which do not tell who a peer is.
+    /// As with `tcp`, and a `mode` that asks for proof, all who give it may call everything without
+    /// `allow`. Default none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fabrics: Option<FabricSecurityOptions>,
     /// How much each caller may ask for, at most 4096 limits; the first one whose `who` names a
     /// caller is its own. Default none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -175,8 +181,9 @@ pub struct Rule {
     pub name: Option<String>,
     /// The callers: `"uid:1000"` or `"uid:self"`, a user of this host over `na+sm`;
     /// `"host:10.0.0.0/8"`, a host or subnet over `na+tcp` and `ucx+…`; `"member"`, those that know
-    /// the secret of the cluster, and `"name:*.storage.example"`, those whose certificate has such
-    /// a name, over `na+tcp` (see `tcp`); `"role:admin"`, one of `roles`; or `"anyone"`. Required.
+    /// the secret of the cluster (see `tcp` and `fabrics`), and `"name:*.storage.example"`, those
+    /// whose certificate has such a name, over `na+tcp`; `"role:admin"`, one of `roles`; or
+    /// `"anyone"`. Required.
     pub who: String,
     /// The providers that are called: `"kv"`, those of this document with that type or name;
     /// `"kv:3"`, the one with that id; `"*"`, all, and RPCs without a provider. Default `"*"`.
@@ -185,6 +192,11 @@ pub struct Rule {
     /// The names of the RPCs; `*` stands for any text. Default `"*"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpc: Option<String>,
+    /// Only calls that the callers make on behalf of others, as they say, and of whom: as `who`,
+    /// with `"anyone"` for calls on behalf of anybody. Default: calls of their own, and on behalf
+    /// of anybody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_behalf_of: Option<String>,
 }
 
 /// The rules of [`SecurityOptions`], with their names and references resolved.
@@ -210,15 +222,18 @@ pub struct ResolvedSecurity {
     pub limits: Vec<ResolvedLimit>,
     /// The proof that `na+tcp` asks for.
     pub tcp: ResolvedTcpSecurity,
+    /// The proof that is asked for over fabrics.
+    pub fabrics: ResolvedFabricSecurity,
 }
 
 impl ResolvedSecurity {
     /// Returns false if all who are let in may call everything, as often as they like: the document
     /// says who may connect, or where to record that, and nothing of calls.
     pub fn has_rules(&self) -> bool {
-        let SecurityOptions { allow, deny, limits, tcp, audit, .. } = &self.options;
+        let SecurityOptions { allow, deny, limits, tcp, fabrics, audit, .. } = &self.options;
         let says_nothing = allow.is_empty() && deny.is_empty() && limits.is_empty();
-        !(says_nothing && (tcp.is_some() || audit.is_some()))
+        let has_others = tcp.is_some() || fabrics.is_some() || audit.is_some();
+        self.fabrics.is_strict() || !(says_nothing && has_others)
     }
 }
 
@@ -296,6 +311,8 @@ pub struct ResolvedRule {
     pub providers: Option<Vec<u16>>,
     /// The pattern of the names of RPCs.
     pub rpc: String,
+    /// Only calls on behalf of one of these; `None`: all.
+    pub on_behalf_of: Option<Arc<[Who]>>,
 }
 
 impl ResolvedRule {
@@ -318,7 +335,9 @@ impl ResolvedRule {
             (Some(own), Some(others)) => others.iter().all(|id| own.contains(id)),
         };
         // A `*` of the other one is a character that only a `*` of this one matches.
-        providers && glob::matches(&self.rpc, &other.rpc) && self.covers_callers_of(other)
+        let behalf = self.on_behalf_of.is_none() || self.on_behalf_of == other.on_behalf_of;
+        let rpc = glob::matches(&self.rpc, &other.rpc);
+        providers && behalf && rpc && self.covers_callers_of(other)
     }
 
     fn covers_callers_of(&self, other: &Self) -> bool {
@@ -355,6 +374,8 @@ pub enum Who {
     Member,
     /// Peers with a name of this form, where `*` stands for any text.
     Name(Arc<str>),
+    /// Peers that have proven nothing: of whom a host is known at most. No document names them.
+    Unproven,
 }
 
 impl Who {
@@ -392,6 +413,7 @@ mod tests {
             who: who.into(),
             providers: providers.map(<[_]>::to_vec),
             rpc: rpc.to_owned(),
+            on_behalf_of: None,
         };
         let net = |text| Who::Host(IpSubnet::parse(text).unwrap());
         let name = |text: &str| Who::Name(text.into());

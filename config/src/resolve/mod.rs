@@ -19,6 +19,7 @@ mod admission;
 mod declared;
 mod dependencies;
 mod effective;
+mod fabric_security;
 mod layout;
 mod names;
 mod network;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use super::dependencies::typed;
 use super::tcp_security::{self, is_near, tcp_part};
-use super::{Findings, ResolvedProvider};
+use super::{Findings, ResolvedProvider, fabric_security};
 use crate::document::config::Config;
+use crate::document::fabric_security::ResolvedFabricSecurity;
 use crate::document::security::{
     AuditOptions, CallerLimit, RULES_MAX, RateLimit, ResolvedLimit, ResolvedRule, ResolvedSecurity,
     Rule, SecurityOptions, Who,
@@ -28,25 +29,33 @@ pub(super) fn resolve(
     found: &mut Findings,
 ) -> Option<ResolvedSecurity> {
     let tcp = tcp_security::resolve(config, found);
+    let fabrics = fabric_security::resolve(config, found);
     let options = config.margo.security.as_ref()?;
     let known = Referents { roles: roles(&options.roles, found), providers: ids_of(providers) };
     let mut rules = |key, rules: &[Rule]| -> Vec<_> {
         let each = few_enough(key, rules, found).iter().enumerate();
         each.filter_map(|(index, rule)| known.rule(key, index, rule, found)).collect()
     };
-    let (mut allow, deny) = (rules("allow", &options.allow), rules("deny", &options.deny));
+    let (mut allow, mut deny) = (rules("allow", &options.allow), rules("deny", &options.deny));
     if config.margo.remote_admin {
         nobody_administers_unknown(&options.allow, found);
     }
-    if options.allow.is_empty() && tcp != ResolvedTcpSecurity::None {
-        allow.push(those_let_in());
+    let asks = tcp != ResolvedTcpSecurity::None || fabrics != ResolvedFabricSecurity::None;
+    if options.allow.is_empty() && asks {
+        allow.push(those_let_in(&fabrics));
+    }
+    if fabrics.is_strict() {
+        let who = [Who::Unproven].into();
+        let (name, rpc) = ("fabrics".to_owned(), "*".to_owned());
+        deny.push(ResolvedRule { name, who, providers: None, rpc, on_behalf_of: None });
     }
     let limits = few_enough("limits", &options.limits, found).iter().enumerate();
     let limits = limits.filter_map(|(index, limit)| known.limit(index, limit, found)).collect();
     if let Some(audit) = &options.audit {
         check_audit(audit, found);
     }
-    let resolved = ResolvedSecurity { options: options.clone(), allow, deny, limits, tcp };
+    let options = options.clone();
+    let resolved = ResolvedSecurity { options, allow, deny, limits, tcp, fabrics };
     // One that was left out may be what is missing.
     if found.errors.is_empty() {
         holes(config, &resolved, found);
@@ -67,10 +76,17 @@ fn nobody_administers_unknown(allow: &[Rule], found: &mut Findings) {
     }
 }
 
-/// A rule for all of whom a transport has asked for proof.
-fn those_let_in() -> ResolvedRule {
-    let who = [Who::OwnUser, Who::Member, Who::Name("*".into())].into();
-    ResolvedRule { name: "tcp".to_owned(), who, providers: None, rpc: "*".to_owned() }
+/// A rule for all who have given the proof that is asked for, and for strangers where they are to
+/// be served.
+fn those_let_in(fabrics: &ResolvedFabricSecurity) -> ResolvedRule {
+    let proven = || [Who::OwnUser, Who::Member, Who::Name("*".into())].into();
+    let (name, who) = match fabrics {
+        ResolvedFabricSecurity::None => ("tcp", proven()),
+        strict if strict.is_strict() => ("fabrics", proven()),
+        _ => ("fabrics", [Who::Anyone].into()),
+    };
+    let (name, rpc) = (name.to_owned(), "*".to_owned());
+    ResolvedRule { name, who, providers: None, rpc, on_behalf_of: None }
 }
 
 /// Returns a list if it is short enough.
@@ -154,7 +170,14 @@ impl Referents<'_> {
         if rpc.is_empty() {
             found.error(format!("{path}.rpc"), "is empty; \"*\" stands for every RPC");
         }
-        Some(ResolvedRule { name, who: who?, providers: providers?, rpc })
+        let on_behalf_of = match rule.on_behalf_of.as_deref().map(|text| self.who(text)) {
+            Some(Err(message)) => {
+                found.error(format!("{path}.on_behalf_of"), message);
+                return None;
+            }
+            named => named.and_then(Result::ok),
+        };
+        Some(ResolvedRule { name, who: who?, providers: providers?, rpc, on_behalf_of })
     }
 
     fn limit(
@@ -292,23 +315,27 @@ fn host(subnet: IpSubnet) -> Result<Who, String> {
 
 /// Warns of rules that do nothing, and of those that do more than most want.
 fn holes(config: &Config, security: &ResolvedSecurity, found: &mut Findings) {
-    let ResolvedSecurity { options, allow, deny, limits, tcp } = security;
+    let ResolvedSecurity { options, allow, deny, limits, tcp, fabrics } = security;
     if allow.is_empty() && security.has_rules() {
         found.warn(PATH, "no rule allows anything: every call from outside is refused");
     }
     let (address, auto_sm) = (&*config.margo.address, config.mercury.auto_sm);
     let is_sm = address.split("://").next() == Some("na+sm");
     let knows_users = is_sm || auto_sm;
-    let knows_hosts = tcp_part(address).is_some() || address.starts_with("ucx+");
+    let knows_members = match fabrics {
+        ResolvedFabricSecurity::None => matches!(tcp, ResolvedTcpSecurity::ClusterSecret(_)),
+        ResolvedFabricSecurity::ClusterSecret { .. } => true,
+    };
+    let knows_hosts = tcp_part(address).is_some() || address.starts_with("ucx+") || knows_members;
     // There a test says who is behind a node.
     let is_sim = address.starts_with("na+sim");
     let unknown = |who: &Who| match who {
         _ if is_sim => false,
         Who::User(_) | Who::OwnUser => !knows_users,
         Who::Host(_) => !knows_hosts,
-        Who::Member => !matches!(tcp, ResolvedTcpSecurity::ClusterSecret(_)),
+        Who::Member => !knows_members,
         Who::Name(_) => !matches!(tcp, ResolvedTcpSecurity::MutualTls { .. }),
-        Who::Anyone => false,
+        Who::Anyone | Who::Unproven => false,
     };
     let lists = [("allow", allow), ("deny", deny)];
     for (list, index, rule) in lists.iter().flat_map(|(list, rules)| {
@@ -326,6 +353,7 @@ fn holes(config: &Config, security: &ResolvedSecurity, found: &mut Findings) {
             && rule.who.contains(&Who::Anyone)
             && !is_near(address)
             && *tcp == ResolvedTcpSecurity::None
+            && !fabrics.is_strict()
         {
             let message = format!("lets everybody call who reaches {address:?}");
             found.warn(format!("{path}.who"), message);
@@ -345,7 +373,9 @@ fn holes(config: &Config, security: &ResolvedSecurity, found: &mut Findings) {
 }
 
 fn warn_of_unused_roles(options: &SecurityOptions, found: &mut Findings) {
-    let rules = options.allow.iter().chain(&options.deny).map(|rule| &rule.who);
+    let rules = || options.allow.iter().chain(&options.deny);
+    let on_behalf = rules().filter_map(|rule| rule.on_behalf_of.as_ref());
+    let rules = rules().map(|rule| &rule.who).chain(on_behalf);
     let all = rules.chain(options.limits.iter().map(|limit| &limit.who));
     let used: std::collections::BTreeSet<_> =
         all.filter_map(|who| who.strip_prefix("role:")).collect();

@@ -108,6 +108,8 @@ counters! {
     checksum_errors,
     /// Responses of ours that were damaged when they arrived, as their origins said.
     resp_unread,
+    /// Introductions and requests whose proof of membership was not right.
+    not_proven,
     /// Requests refused because their RPC is not registered, or not served, here.
     not_registered,
     /// Calls and answers given up.

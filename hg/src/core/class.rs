@@ -8,6 +8,7 @@ use na::Endpoint;
 use crate::Core;
 use crate::base::clock::Clock;
 use crate::core::builds::Builds;
+use crate::core::members::MemberSessions;
 use crate::core::registry::Registry;
 use crate::memory::{HeldBytes, Kept, Slots};
 use crate::ops::SHARDS_MAX;
@@ -25,6 +26,7 @@ pub(crate) struct Class<T> {
     /// The secret that requests to ourselves have which take the network, once one does.
     own: OnceLock<Option<OwnSecret>>,
     pub(crate) builds: Builds,
+    pub(crate) members: MemberSessions,
     pub(crate) slots: Arc<Slots>,
     /// Results that are kept.
     pub(crate) kept: Kept,
@@ -45,6 +47,7 @@ impl<T> Class<T> {
             clock: Clock::new(),
             own: OnceLock::new(),
             builds: Builds::default(),
+            members: MemberSessions::default(),
             slots: Slots::new(endpoint),
             kept: Kept::default(),
             kept_apart: Kept::default(),

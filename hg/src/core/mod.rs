@@ -5,14 +5,16 @@
 //!   `class.rs` (what shards share) · `registry.rs` (which RPCs
 //!   there are) · `receives.rs` (receives for requests) ·
 //!   `releases.rs` (requests that are done with) · `send.rs` · `cancel.rs` · `notices.rs`
-//!   (what is told to a target) · `loopback.rs` (calls to ourselves) · `builds.rs` · `watch.rs`
-//!   (peers that end) · `inspect.rs`.
+//!   (what is told to a target) · `loopback.rs` (calls to ourselves) · `builds.rs` ·
+//!   `members.rs` (peers that have proven who they are) · `watch.rs` (peers that end) ·
+//!   `inspect.rs`.
 
 pub(crate) mod builds;
 mod cancel;
 mod class;
 pub(crate) mod inspect;
 mod loopback;
+pub(crate) mod members;
 mod notices;
 pub(crate) mod receives;
 pub(crate) mod registry;

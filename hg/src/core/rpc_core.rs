@@ -13,6 +13,7 @@
 //! | `arrived` (completions not acted on) | progress, trigger | `Core::arrived` |
 //! | the registry | registrations; shards keep a copy | see `registry.rs` |
 //! | builds of peers | calls, and answers to what they ask | their own lock, see `builds.rs` |
+//! | sessions with members | calls and requests that prove something | see `members.rs` |
 //! | message buffers | everybody | see `buffers.rs` |
 //! | the endpoint | everybody | never under `Core::state` |
 //!
@@ -72,6 +73,7 @@ use crate::core::state::State;
 use crate::memory::Buffers;
 use crate::ops::{Event, SHARDS_MAX, Space};
 use crate::proc::WriterLimits;
+use crate::wire::extension::USUAL_BYTES_MAX;
 use crate::wire::format::Accept;
 use crate::{Counters, Format, HgError, HgOptions, InHand, OpRef, ProcLimits};
 
@@ -298,6 +300,15 @@ impl<T> Core<T> {
         }
     }
 
+    /// Reads the files of secrets and certificates again if they have changed, as the next
+    /// connection, or session with a member, would. The log says if they cannot be used.
+    pub fn look_at_secrets(&self) {
+        if let Some(membership) = &self.options.membership {
+            membership.keys(&self.options.log);
+        }
+        self.endpoint.look_at_secrets();
+    }
+
     /// Runs `work` while the lock is held, as by another thread; for tests.
     #[doc(hidden)]
     pub fn while_locked<V>(&self, work: impl FnOnce() -> V) -> V {
@@ -479,7 +490,7 @@ pub(crate) const GIVEN_UP_MAX: usize = 1024;
 
 /// Headers of any format, what is said beside them, the length of a descriptor, and a descriptor of
 /// one segment with a memory handle of 64 bytes.
-pub const MESSAGE_BYTES_MIN: usize = 24 + crate::wire::extension::BYTES_MAX + 8 + 40 + 64;
+pub const MESSAGE_BYTES_MIN: usize = 24 + USUAL_BYTES_MAX + 8 + 40 + 64;
 
 fn invalid(text: String) -> HgError {
     HgError::Na(na::Error::InvalidArgument(text))

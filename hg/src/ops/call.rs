@@ -13,6 +13,7 @@
 
 use na::{Addr, LocalMem, MsgBuf, Tag};
 
+use crate::base::membership::Nonce;
 use crate::memory::{ExposedPayload, Kept};
 use crate::ops::{Ended, Event, Role};
 use crate::{Build, HgError, PayloadSum, Response};
@@ -60,8 +61,18 @@ pub(crate) struct Asking {
     pub(crate) message: MsgBuf,
     /// The receive that is to be posted then, by its role.
     pub(crate) receive: Option<Role>,
+    /// The question introduces us, with this nonce.
+    pub(crate) introduces: Option<Nonce>,
     /// The answer, while the end of the question's send is waited for.
-    pub(crate) told: Option<Build>,
+    pub(crate) told: Option<Told>,
+}
+
+/// The answer of a peer that was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) build: Build,
+    /// It has proven that it is a member of our cluster.
+    pub(crate) is_member: bool,
 }
 
 impl<T> Call<T> {
@@ -95,11 +106,11 @@ impl<T> Call<T> {
     }
 
     /// The question was answered. A call that has ended meanwhile asks no more.
-    pub(crate) fn told(&mut self, build: Build) {
+    pub(crate) fn told(&mut self, told: Told) {
         self.receiving = false;
         match &mut self.asking {
             Some(asking) if self.token.is_some() && self.outcome.is_none() => {
-                asking.told = Some(build);
+                asking.told = Some(told);
             }
             _ => self.asking = None,
         }
@@ -135,7 +146,7 @@ impl<T> Call<T> {
     /// sent.
     pub(crate) fn take_told(&mut self) -> Option<Box<Asking>> {
         let asking = if self.may_go_on() { self.asking.take() } else { None }?;
-        (self.build, self.receiving) = (asking.told?, asking.receive.is_some());
+        (self.build, self.receiving) = (asking.told?.build, asking.receive.is_some());
         Some(asking)
     }
 

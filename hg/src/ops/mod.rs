@@ -16,7 +16,7 @@ mod tags;
 mod transfer;
 
 pub(crate) use self::{
-    call::{Asking, Call, ResultFetch},
+    call::{Asking, Call, ResultFetch, Told},
     event::{Ended, Event, has_token},
     outgoing_response::{Ack, Destination, OutgoingResponse},
     request::{ArgumentsFetch, IncomingRequest, RequestExtension, ResponsePath},

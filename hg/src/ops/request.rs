@@ -3,11 +3,11 @@
 use std::any::Any;
 use std::time::Instant;
 
-use na::{Addr, LocalMem, MsgBuf, Tag};
+use na::{Addr, LocalMem, MsgBuf, Principal, Tag};
 
 use crate::memory::Payload;
 use crate::wire::header::RequestHeader;
-use crate::{OpRef, TraceParent};
+use crate::{OnBehalfOf, OpRef, TraceParent};
 
 /// How an answer goes back.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +42,10 @@ pub(crate) struct RequestExtension {
     pub(crate) trace: Option<TraceParent>,
     /// It took the network, and has the secret that only we have.
     pub(crate) is_own: bool,
+    /// The caller on whose behalf it is made, as the origin says.
+    pub(crate) on_behalf_of: Option<Box<OnBehalfOf>>,
+    /// The principal that has proven, by this request, to be behind it.
+    pub(crate) proven: Option<Principal>,
     /// See [`RawRequest::set_place`](crate::RawRequest::set_place).
     pub(crate) place: Option<Box<dyn Any + Send + Sync>>,
     /// See [`RawRequest::set_charge`](crate::RawRequest::set_charge).
@@ -51,7 +55,8 @@ pub(crate) struct RequestExtension {
 impl RequestExtension {
     /// One with what the origin has said.
     pub(crate) fn new(deadline: Option<Instant>, trace: Option<TraceParent>) -> Box<Self> {
-        Box::new(Self { deadline, trace, is_own: false, place: None, charge: None })
+        let (is_own, on_behalf_of, proven, place, charge) = Default::default();
+        Box::new(Self { deadline, trace, is_own, on_behalf_of, proven, place, charge })
     }
 }
 

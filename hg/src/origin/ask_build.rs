@@ -21,7 +21,7 @@ use na::{Addr, Arrival, MsgBuf, Tag};
 
 use crate::core::builds::{LONGER_BY, QUESTION};
 use crate::core::state::Op;
-use crate::ops::{Asking, Event, Role};
+use crate::ops::{Asking, Event, Role, Told};
 use crate::wire::format::flags;
 use crate::wire::header::{RequestHeader, ResponseHeader};
 use crate::{Build, Core, Format, HgError, OpRef, ReturnCode, WireError, wire};
@@ -61,6 +61,12 @@ impl<T> Core<T> {
         self.may_ask && self.endpoint.may_meet_mercury()
     }
 
+    /// Returns whether calls may have asked something first.
+    #[inline]
+    pub(crate) fn may_have_asked(&self) -> bool {
+        self.options.membership.is_some() || self.asks()
+    }
+
     /// In which format a call to `to` is written; `None`: that is to be asked.
     pub(crate) fn format_for(&self, to: &Addr) -> Option<Format> {
         if self.endpoint.carries_extensions(to) {
@@ -69,19 +75,32 @@ impl<T> Core<T> {
         self.class.builds.of(to).map(Format::from)
     }
 
-    /// Sends the question, and `message` when it was answered.
+    /// Sends the question, or introduces us, and sends `message` when that was answered.
     pub(crate) fn ask_and_launch(
         &self,
         to: &Addr,
         op: OpRef,
-        tag: Tag,
+        (tag, introduces): (Tag, bool),
         receive: Option<Role>,
         message: MsgBuf,
     ) -> Result<OpRef, Box<(HgError, T)>> {
         let mut question = self.buffers.take();
-        let header = RequestHeader { cookie: self.id, ..RequestHeader::new(QUESTION) };
-        header.write_for_any_build(&mut question);
-        let asking = Asking { to: to.clone(), tag, message, receive, told: None };
+        let introduces = match self.options.membership.as_ref().filter(|_| introduces) {
+            Some(membership) => match self.write_introduction(membership, &mut question) {
+                Ok(nonce) => Some(nonce),
+                Err(error) => {
+                    self.buffers.put(question);
+                    self.buffers.put(message);
+                    return self.withdraw(op, true, error);
+                }
+            },
+            None => {
+                let header = RequestHeader { cookie: self.id, ..RequestHeader::new(QUESTION) };
+                header.write_for_any_build(&mut question);
+                None
+            }
+        };
+        let asking = Asking { to: to.clone(), tag, message, receive, introduces, told: None };
         if let Some(Op::Call(call)) = self.state().ops.get_mut(op) {
             call.ask(asking);
         }
@@ -92,7 +111,7 @@ impl<T> Core<T> {
     pub(crate) fn format_of_response(&self, op: OpRef) -> Option<Format> {
         match self.state().ops.get_mut(op) {
             Some(Op::Call(call)) if call.asking.is_some() => None,
-            Some(Op::Call(call)) => Some(Format::from(call.build)),
+            Some(Op::Call(call)) if self.asks() => Some(Format::from(call.build)),
             _ => Some(self.accept.format),
         }
     }
@@ -100,16 +119,13 @@ impl<T> Core<T> {
     /// The question of a call was answered.
     #[inline(never)]
     pub(crate) fn on_told(&self, op: OpRef, buf: MsgBuf, arrival: &Arrival) -> Option<Event<T>> {
-        let told = build_of(buf.as_slice());
+        let told = self.read_told(op, buf.as_slice(), &arrival.from);
         self.buffers.put(buf);
-        if let Ok(build) = told {
-            self.class.builds.learn(&arrival.from, build);
-        }
         let mut state = self.state();
         let Some(Op::Call(call)) = state.ops.get_mut(op) else { return None };
         match told {
-            Ok(build) => call.told(build),
-            Err(error) => call.received(Err(error.into())),
+            Ok(told) => call.told(told),
+            Err(error) => call.received(Err(error)),
         }
         if call.asking.is_none() {
             return self.settle(state, op);
@@ -118,21 +134,49 @@ impl<T> Core<T> {
         self.go_on(op)
     }
 
-    /// Sends the message of a call that knows its peer's build, when its question has left.
+    fn read_told(&self, op: OpRef, message: &[u8], peer: &Addr) -> Result<Told, HgError> {
+        let introduces = match self.state().ops.get_mut(op) {
+            Some(Op::Call(call)) => call.asking.as_ref().and_then(|asking| asking.introduces),
+            _ => None,
+        };
+        let build = if self.asks() { build_of(message)? } else { self.accept.format.build() };
+        if self.asks() {
+            self.class.builds.learn(peer, build);
+        }
+        match introduces {
+            Some(nonce) => self.read_challenge(peer, (build, nonce), message),
+            None => Ok(Told { build, is_member: false }),
+        }
+    }
+
+    /// Sends the message of a call whose question was answered and has left.
     pub(crate) fn go_on(&self, op: OpRef) -> Option<Event<T>> {
         let asking = {
             let mut state = self.state();
             let Some(Op::Call(call)) = state.ops.get_mut(op) else { return None };
             call.take_told()?
         };
-        let Asking { to, tag, mut message, receive, told } = *asking;
-        if told == Some(Build::Checksum)
+        let Asking { to, tag, mut message, receive, introduces, told } = *asking;
+        let told = told?;
+        if self.asks()
+            && told.build == Build::Checksum
             && let Err(error) = widen(&mut message)
         {
             // It is our own.
             debug_assert!(false, "a request of ours cannot be read: {error}");
         }
-        match self.launch(&to, op, tag, receive, message) {
+        let is_ready = match introduces {
+            Some(_) => self.prove_as_told(&to, told, &mut message),
+            None => Ok(()),
+        };
+        let launched = match is_ready {
+            Ok(()) => self.launch(&to, op, tag, receive, message),
+            Err(error) => {
+                self.buffers.put(message);
+                self.withdraw(op, true, error)
+            }
+        };
+        match launched {
             Ok(_) => None,
             Err(refused) => {
                 let (error, token) = *refused;

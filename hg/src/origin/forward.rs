@@ -15,12 +15,15 @@ use crate::core::state::Op;
 use crate::core::watch::WATCH;
 use crate::memory::{ExposedPayload, Payload};
 use crate::ops::{Call, Event, RequestExtension, Role, SHARDS_MAX};
+use crate::origin::introduce::Standing;
 use crate::proc::Written;
+use crate::wire::extension::Proof;
 use crate::wire::header::{RequestHeader, ResponseHeader};
+use crate::wire::introduction::NOT_PROVEN;
 use crate::wire::{Body, Unencoded};
 use crate::{
-    Build, Core, Extension, Format, HgError, OpRef, ProcError, Response, ReturnCode, RpcId,
-    TraceParent, Writer, wire,
+    Build, Core, Extension, Format, HgError, OnBehalfOf, OpRef, ProcError, Response, ReturnCode,
+    RpcId, TraceParent, Writer, wire,
 };
 
 /// The options of one call.
@@ -84,6 +87,19 @@ impl ForwardOptions {
     }
 }
 
+/// The facts that a request says beside its header: its options, on whose behalf it is made,
+/// whether it proves something. The last is where the length of the extension goes.
+type Beside<'a> = (ForwardOptions, Option<&'a OnBehalfOf>, bool, &'a mut u16);
+
+/// The error of a call on behalf of somebody.
+pub(crate) fn not_told(to: &Addr) -> HgError {
+    let text = format!(
+        "{to} may be a C program, which cannot be told on whose behalf a call is made, and would \
+         take it for one of our own"
+    );
+    HgError::Na(na::Error::InvalidArgument(text))
+}
+
 impl<T> Core<T> {
     /// Calls RPC `id` at `to`. The bytes that `encode` writes follow Mercury's headers; they go
     /// straight into the send buffer. The call ends through
@@ -95,6 +111,7 @@ impl<T> Core<T> {
     /// not through the sink.
     ///
     /// Counterpart: `HG_Forward`.
+    #[inline]
     pub fn forward(
         &self,
         to: &Addr,
@@ -103,12 +120,52 @@ impl<T> Core<T> {
         encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
         token: T,
     ) -> Result<OpRef, Box<(HgError, T)>> {
+        self.begin_call(to, id, (options, None), encode, token)
+    }
+
+    /// As [`forward`](Self::forward), on behalf of somebody, of whom the target is told.
+    ///
+    /// # Errors
+    ///
+    /// As `forward`, and [`na::Error::InvalidArgument`] for a target that may not understand it.
+    pub fn forward_on_behalf(
+        &self,
+        to: &Addr,
+        id: RpcId,
+        (options, on_behalf_of): (ForwardOptions, Option<&OnBehalfOf>),
+        encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
+        token: T,
+    ) -> Result<OpRef, Box<(HgError, T)>> {
+        if on_behalf_of.is_some() && !self.may_understand(to) {
+            return Err(Box::new((not_told(to), token)));
+        }
+        self.begin_call(to, id, (options, on_behalf_of), encode, token)
+    }
+
+    /// Returns whether a peer understands what is said beside the header, or is to prove that it is
+    /// one of ours.
+    fn may_understand(&self, to: &Addr) -> bool {
+        let is_local = self.options.loopback && *to == self.self_addr;
+        let proves = self.options.membership.is_some() && !self.endpoint.knows_principals(to);
+        is_local || proves || self.endpoint.carries_extensions(to)
+    }
+
+    #[inline]
+    fn begin_call(
+        &self,
+        to: &Addr,
+        id: RpcId,
+        (options, on_behalf_of): (ForwardOptions, Option<&OnBehalfOf>),
+        encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
+        token: T,
+    ) -> Result<OpRef, Box<(HgError, T)>> {
         let local = self.options.loopback && *to == self.self_addr;
         let (op, tag, no_response) = self.admit_call(id, options, local, token)?;
         let mut admitted = Admitted { core: self, op, armed: true };
         let asks = self.asks();
-        let known = if asks && !local { self.format_for(to) } else { Some(self.accept.format) };
-        let format = known.unwrap_or_default();
+        let (standing, known) = self.standing_and_format(to, local, asks);
+        // Peers are asked for their build where we have none of our own.
+        let format = known.unwrap_or(self.accept.format);
         let header =
             RequestHeader { no_response, cookie: self.id, ..RequestHeader::in_format(id, format) };
         let mut max = self.limits.unexpected_bytes_max;
@@ -121,32 +178,36 @@ impl<T> Core<T> {
         }
         let buf = self.buffers.take();
         let is_own = !self.options.loopback && *to == self.self_addr;
-        let says_more = options.deadline.is_some() || options.trace.is_some() || is_own;
+        let is_timed = options.deadline.is_some() || options.trace.is_some();
+        let is_proven = standing.is_proven();
+        let says_more = is_timed || is_own || is_proven || on_behalf_of.is_some();
         // Apart, and neither put together nor moved: what was just written in parts has to be
         // waited for when it is read as a whole.
         let mut extension_bytes = 0;
         let encoded = if says_more && !local {
-            let beside = (options, &mut extension_bytes);
+            let beside = (options, on_behalf_of, is_proven, &mut extension_bytes);
             self.encode_extended(to, header, beside, buf, (max, room), encode)
         } else {
             wire::encode_request(header, buf, max, self.writer_limits(room), encode)
         };
         admitted.armed = false;
+        let way = (tag, &standing, known.is_some());
         let written = match encoded {
             // Nearly always, and one word, where the whole would be moved.
-            Ok(Written::Fits(buf)) if !local && known.is_some() => {
-                return self.launch(to, op, tag, (!no_response).then_some(Role::Response), buf);
-            }
             Ok(Written::Fits(buf)) if !local => {
                 let receive = (!no_response).then_some(Role::Response);
-                return self.ask_and_launch(to, op, tag, receive, buf);
+                return self.send_call(to, op, way, receive, buf);
             }
             Ok(written) => written,
             Err(unencoded) => return self.withdraw(op, true, self.unencoded(unencoded)),
         };
         if local {
             let ForwardOptions { deadline, trace, target_context, .. } = options;
-            let beside = says_more.then(|| RequestExtension::new(deadline, trace));
+            let beside = says_more.then(|| {
+                let mut beside = RequestExtension::new(deadline, trace);
+                beside.on_behalf_of = on_behalf_of.map(|who| Box::new(who.clone()));
+                beside
+            });
             return Ok(self.hand_to_ourselves(op, header, target_context, written, beside));
         }
         let Written::Overflow(buf, bytes) = written else { unreachable!("was launched") };
@@ -155,12 +216,53 @@ impl<T> Core<T> {
             Ok((buf, exposed)) => {
                 self.note_overflow(op, exposed);
                 let receive = Some(if no_response { Role::Ack } else { Role::Response });
-                match known {
-                    Some(_) => self.launch(to, op, tag, receive, buf),
-                    None => self.ask_and_launch(to, op, tag, receive, buf),
-                }
+                self.send_call(to, op, way, receive, buf)
             }
             Err(error) => self.withdraw(op, true, error),
+        }
+    }
+
+    /// Returns where we stand with the target of a call, and in which format that is written;
+    /// `None`: that is to be asked.
+    #[inline]
+    fn standing_and_format(
+        &self,
+        to: &Addr,
+        local: bool,
+        asks: bool,
+    ) -> (Standing, Option<Format>) {
+        let standing = match self.options.membership.is_some() && !local {
+            false => Standing::Plain,
+            true => self.standing_with(to),
+        };
+        let known = match &standing {
+            Standing::Unknown => None,
+            Standing::Known(session) if asks && !self.endpoint.carries_extensions(to) => {
+                Some(Format::from(session.build))
+            }
+            _ if asks && !local => self.format_for(to),
+            _ => Some(self.accept.format),
+        };
+        (standing, known)
+    }
+
+    /// Sends the message of a call: with its proof, if there is a session, and behind a question,
+    /// if something is to be known before.
+    #[inline]
+    fn send_call(
+        &self,
+        to: &Addr,
+        op: OpRef,
+        (tag, standing, is_known): (Tag, &Standing, bool),
+        receive: Option<Role>,
+        mut buf: MsgBuf,
+    ) -> Result<OpRef, Box<(HgError, T)>> {
+        if let Standing::Known(session) = standing {
+            self.seal(session, &mut buf);
+        }
+        match is_known {
+            true => self.launch(to, op, tag, receive, buf),
+            false => self.ask_and_launch(to, op, (tag, standing.is_proven()), receive, buf),
         }
     }
 
@@ -172,13 +274,14 @@ impl<T> Core<T> {
         &self,
         to: &Addr,
         header: RequestHeader,
-        (options, extension_bytes): (ForwardOptions, &mut u16),
+        (options, on_behalf_of, is_proven, extension_bytes): Beside<'_>,
         buf: MsgBuf,
         (max, room): (usize, usize),
         encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
     ) -> Result<Written, Unencoded> {
         let ForwardOptions { deadline, trace, .. } = options;
-        let extension = if self.endpoint.carries_extensions(to) {
+        // One that proves nothing after all gets none, see `introduce.rs`.
+        let extension = if is_proven || self.endpoint.carries_extensions(to) {
             // What follows counts as waiting: encoding, and this side's own queues.
             let now = Instant::now();
             let said =
@@ -186,7 +289,10 @@ impl<T> Core<T> {
             let (remaining, sent) = deadline.map(said).unzip();
             let is_own = !self.options.loopback && *to == self.self_addr;
             let own = if is_own { self.class.own_secret() } else { None };
-            Extension { remaining, sent, trace, own, ..Extension::default() }
+            let proof = is_proven.then(Proof::default);
+            let on_behalf_of = on_behalf_of.map(|who| Box::new(who.clone()));
+            let more = Extension { own, on_behalf_of, proof, ..Extension::default() };
+            Extension { remaining, sent, trace, ..more }
         } else {
             Extension::default()
         };
@@ -327,7 +433,7 @@ impl<T> Core<T> {
 
     /// A call could not be encoded, or a part of it was refused, so nothing was sent: gives the
     /// token back.
-    fn withdraw(
+    pub(crate) fn withdraw(
         &self,
         op: OpRef,
         not_receiving: bool,
@@ -379,7 +485,7 @@ impl<T> Core<T> {
         arrival: Arrival,
         end: impl FnOnce(T, Result<Response, HgError>),
     ) -> Option<Event<T>> {
-        let format = match self.asks().then(|| self.format_of_response(op)) {
+        let format = match self.may_have_asked().then(|| self.format_of_response(op)) {
             None => self.accept.format,
             Some(Some(format)) => format,
             Some(None) => return self.on_told(op, buf, &arrival),
@@ -422,8 +528,9 @@ impl<T> Core<T> {
 
     /// The receive of a response failed.
     pub(crate) fn on_response_failed(&self, op: OpRef, error: na::Error) -> Option<Event<T>> {
-        if self.asks() && !matches!(error, na::Error::Canceled) {
+        if self.may_have_asked() && !matches!(error, na::Error::Canceled) {
             self.class.builds.forget();
+            self.class.members.forget_gone(&error);
         }
         self.on_result(op, Err(error.into()), false)
     }
@@ -439,9 +546,12 @@ impl<T> Core<T> {
         let result = match wire::decode_response(format, buf.as_slice()) {
             Ok((header, _)) if header.code != ReturnCode::Success => {
                 // C's own RPC layer says `HG_NOENTRY` of an RPC that is not registered.
-                let of_layer = header.code == ReturnCode::NoEntry
-                    || wire::is_own_refusal(format, buf.as_slice());
-                Err(if of_layer {
+                let is_own = wire::is_own_refusal(format, buf.as_slice());
+                let of_layer = header.code == ReturnCode::NoEntry || is_own;
+                let proves = self.options.membership.is_some() && is_own;
+                Err(if proves && header.code == NOT_PROVEN {
+                    self.was_not_believed(&arrival.from)
+                } else if of_layer {
                     HgError::Remote(header.code)
                 } else {
                     HgError::Foreign(header.code)

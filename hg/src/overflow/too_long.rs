@@ -97,7 +97,7 @@ impl<T> Core<T> {
             Unsent::Request { .. } => self.expose_overflow(to, start, buf, payload, max),
             Unsent::Response(_) => self.expose_result(to, start, buf, payload, max, None),
         };
-        let (buf, exposed) = match exposed {
+        let (mut buf, exposed) = match exposed {
             Ok(exposed) => exposed,
             Err(error) => {
                 if let Some(Op::Response(answer)) = self.state().ops.get_mut(op) {
@@ -122,6 +122,9 @@ impl<T> Core<T> {
             }
         }
         let part = op.part(Role::Send);
+        if let Unsent::Request { .. } = unsent {
+            self.seal_again(to, &mut buf);
+        }
         let sent = match unsent {
             Unsent::Request { .. } => self.endpoint().send_unexpected(part, to, tag, buf),
             Unsent::Response(_) => self.endpoint().send_expected(part, to, tag, buf),

@@ -281,14 +281,15 @@ impl<T> Core<T> {
         // Nobody will answer what was not sent.
         let in_vain = match state.ops.get_mut(op)? {
             Op::Call(forward) => {
-                let has_failed = result.is_err();
+                let failed = result.as_ref().err().filter(|_| self.may_have_asked()).cloned();
                 let in_vain = forward.sent(result);
-                if self.may_ask && forward.may_go_on() {
+                if self.may_have_asked() && forward.may_go_on() {
                     drop(state);
                     return self.go_on(op);
                 }
-                if has_failed && self.asks() {
+                if let Some(error) = &failed {
                     self.class.builds.forget();
+                    self.class.members.forget_gone(error);
                 }
                 in_vain
             }

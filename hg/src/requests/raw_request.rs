@@ -3,10 +3,12 @@
 use std::any::Any;
 use std::time::Instant;
 
+use na::{Addr, Endpoint, Principal};
+
 use crate::memory::Payload;
 use crate::ops::{RequestExtension, ResponsePath, target_of};
 use crate::wire::header::RequestHeader;
-use crate::{CallKey, RpcId, TraceParent};
+use crate::{CallKey, OnBehalfOf, RpcId, TraceParent};
 
 /// A request without where it came from, and where it is handled.
 ///
@@ -107,6 +109,32 @@ impl RawRequest {
     pub fn is_from_ourselves(&self) -> bool {
         !matches!(self.path, ResponsePath::Network(_))
             || self.beside.as_ref().is_some_and(|beside| beside.is_own)
+    }
+
+    /// Returns who is behind `origin`, which has sent it: as this request has proven, if it proves
+    /// anything ([`HgOptions::membership`](crate::HgOptions::membership)), else as the endpoint by
+    /// which it came tells.
+    #[inline]
+    pub fn principal(&self, endpoint: &dyn Endpoint, origin: &Addr) -> Principal {
+        self.proven().unwrap_or_else(|| endpoint.principal(origin))
+    }
+
+    /// Returns on whose behalf the call is made, as its origin says.
+    #[inline]
+    pub fn on_behalf_of(&self) -> Option<&OnBehalfOf> {
+        self.beside.as_ref()?.on_behalf_of.as_deref()
+    }
+
+    /// Takes what [`on_behalf_of`](Self::on_behalf_of) says.
+    #[inline]
+    pub fn take_on_behalf_of(&mut self) -> Option<Box<OnBehalfOf>> {
+        self.beside.as_mut()?.on_behalf_of.take()
+    }
+
+    /// Returns who has proven by this request to be behind it.
+    #[inline]
+    pub fn proven(&self) -> Option<Principal> {
+        self.beside.as_ref()?.proven
     }
 
     /// Returns whether so many requests were held when it came, of those that may be

@@ -16,7 +16,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use na::{Addr, Arrival, MsgBuf, Refused, Tag};
+use na::{Addr, Arrival, MsgBuf, Principal, Refused, Tag};
 
 use crate::base::clock;
 use crate::core::builds::QUESTION;
@@ -29,6 +29,7 @@ use crate::ops::{
 use crate::proc::Written;
 use crate::wire::Body;
 use crate::wire::header::{RequestHeader, ResponseHeader};
+use crate::wire::introduction::INTRODUCTION;
 use crate::{
     Core, Extension, Format, HgError, OpRef, ProcError, RawRequest, Registration, Response,
     ReturnCode, Writer, wire,
@@ -681,17 +682,25 @@ impl<T> Core<T> {
                 self.buffers.put(buf);
                 Some(self.on_notice(from, tag, &extension))
             }
-            Ok((header, extension, Body::Inline(_))) => {
-                let beside = self.beside(&from, &extension);
-                let incoming = IncomingRequest::here(header, (from, tag), buf);
-                let incoming = IncomingRequest { beside, ..incoming };
-                Some(Event::Request(incoming))
-            }
-            Ok((header, extension, Body::Overflow(desc))) => {
+            Ok((header, extension, body)) => {
+                let proven = self.proven_by(&from, &header, &extension, buf.as_slice());
+                let proven = match proven {
+                    Ok(proven) => proven,
+                    Err(code) => {
+                        self.count_arrival();
+                        self.buffers.put(buf);
+                        self.refuse_proof(&from, tag, &header, code);
+                        return None;
+                    }
+                };
+                let beside = self.beside(&from, extension, proven);
+                let Body::Overflow(desc) = body else {
+                    let incoming = IncomingRequest::here(header, (from, tag), buf);
+                    return Some(Event::Request(IncomingRequest { beside, ..incoming }));
+                };
                 self.count_arrival();
                 self.state().hot.rpc_req_recv += 1;
                 self.counts.req_extra.bump();
-                let beside = self.beside(&from, &extension);
                 let request = IncomingRequest {
                     header,
                     origin: from,
@@ -720,8 +729,13 @@ impl<T> Core<T> {
     }
 
     /// Returns what `origin` has said beside the header of a message that has just come.
-    fn beside(&self, origin: &Addr, extension: &Extension) -> Option<Box<RequestExtension>> {
-        let Extension { remaining, sent, trace, own, .. } = *extension;
+    fn beside(
+        &self,
+        origin: &Addr,
+        extension: Extension,
+        proven: Option<Principal>,
+    ) -> Option<Box<RequestExtension>> {
+        let Extension { remaining, sent, trace, own, on_behalf_of, .. } = extension;
         let deadline = remaining.and_then(|left| {
             let now = Instant::now();
             let waited = sent.map_or(Duration::ZERO, |sent| {
@@ -732,10 +746,15 @@ impl<T> Core<T> {
             now.checked_add(left.saturating_sub(waited))
         });
         let is_own = own.is_some_and(|own| self.class.is_own(&own));
-        let says_any = deadline.is_some() || trace.is_some() || is_own;
+        let says_any = deadline.is_some()
+            || trace.is_some()
+            || is_own
+            || proven.is_some()
+            || on_behalf_of.is_some();
         says_any.then(|| {
             let mut beside = RequestExtension::new(deadline, trace);
-            beside.is_own = is_own;
+            (beside.is_own, beside.proven) = (is_own, proven);
+            beside.on_behalf_of = on_behalf_of;
             beside
         })
     }
@@ -743,11 +762,21 @@ impl<T> Core<T> {
     #[cold]
     #[inline(never)]
     fn refuse(&self, origin: &Addr, mut request: RawRequest, code: ReturnCode) {
-        if request.id() == QUESTION {
-            self.state().hot.rpc_req_recv -= 1;
-        } else {
-            self.counts.not_registered.bump();
-        }
+        let code = match request.id() {
+            QUESTION => {
+                self.state().hot.rpc_req_recv -= 1;
+                code
+            }
+            INTRODUCTION => {
+                self.state().hot.rpc_req_recv -= 1;
+                // One that is answered is not refused below.
+                self.answer_introduction(origin, &mut request).err().unwrap_or(code)
+            }
+            _ => {
+                self.counts.not_registered.bump();
+                code
+            }
+        };
         RequestHandle::of(self, origin, &mut request).reject(code);
     }
 }

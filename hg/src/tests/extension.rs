@@ -8,7 +8,8 @@ use na::{Endpoint, MsgBuf, OpId, Tag};
 use super::{Side, answer, answer_oneself, arrive, pair, pair_with, settle};
 use crate::header::RequestHeader;
 use crate::{
-    ChecksumLevel, ForwardOptions, HgError, HgOptions, ProcError, ReturnCode, TraceParent, wire,
+    ChecksumLevel, ForwardOptions, HgError, HgOptions, OnBehalfOf, ProcError, ReturnCode,
+    TraceParent, wire,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -178,6 +179,55 @@ fn a_call_to_ourselves_has_its_deadline_and_trace_too() {
     assert_eq!((request.deadline(), request.trace()), (deadline, trace));
     answer_oneself(request, b"");
     settle(&mut origin, &mut target);
+}
+
+fn call_for(origin: &Side, target: &Side, len: usize, token: u32) -> Result<(), HgError> {
+    let to = origin.core.lookup(target.core.self_addr().uri()).unwrap();
+    let who = OnBehalfOf::Name("alice".into());
+    let options = (ForwardOptions::default(), Some(&who));
+    let put = |writer: &mut crate::Writer| writer.put(&vec![5; len]);
+    let started = origin.core.forward_on_behalf(&to, super::SUM, options, put, token);
+    started.map(drop).map_err(|refused| refused.0)
+}
+
+#[test]
+fn on_whose_behalf_a_call_is_made_arrives() {
+    let alice = OnBehalfOf::Name("alice".into());
+    for options in levels() {
+        for len in [0, 10, 100_000] {
+            let (mut origin, mut target) = pair_with(options.clone());
+            call_for(&origin, &target, len, 1).unwrap();
+            let request = arrive(&mut origin, &mut target);
+            assert_eq!(request.on_behalf_of(), Some(&alice));
+            assert_eq!(request.payload().len(), len);
+            answer(request, b"result", 2);
+            settle(&mut origin, &mut target);
+            assert_eq!(origin.notes.responses.remove(&1).unwrap().unwrap(), b"result");
+        }
+    }
+    let (mut own, _) = pair();
+    call_for(&own, &own, 10, 1).unwrap();
+    own.step();
+    let request = own.notes.requests.remove(0);
+    assert_eq!(request.on_behalf_of(), Some(&alice));
+    answer_oneself(request, b"");
+    own.step();
+}
+
+#[test]
+fn a_peer_that_may_not_understand_on_whose_behalf_a_call_is_made_is_not_called() {
+    let (mut origin, mut target) = pair();
+    target.endpoint.is_foreign_to_others();
+    for len in [10, 100_000] {
+        match call_for(&origin, &target, len, 1) {
+            Err(HgError::Na(error)) if error.never_arrived() => {
+                assert!(error.to_string().contains("on whose behalf"), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    settle(&mut origin, &mut target);
+    assert!(origin.endpoint.sent().is_empty() && origin.core.in_flight() == 0);
 }
 
 #[test]

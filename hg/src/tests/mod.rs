@@ -22,6 +22,7 @@ mod endings;
 mod extension;
 mod headers;
 mod hostile;
+mod membership;
 mod net;
 mod options;
 mod overflow;

@@ -300,6 +300,11 @@ impl NodeEndpoint {
         }
     }
 
+    /// The messages of sends that are held.
+    pub(super) fn held(&self) -> Vec<Vec<u8>> {
+        self.with(|node| node.held_sends.iter().map(|send| send.buf.as_slice().to_vec()).collect())
+    }
+
     /// Sets the effect of a cancel on sends that are held.
     pub(super) fn cancel_held(&self, how: CancelHeld) {
         self.with(|node| node.cancel_held = how);

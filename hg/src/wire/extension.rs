@@ -22,16 +22,21 @@
 //! | 3 | 0 | this is no request: the call of this tag was canceled |
 //! | 5 | 0 | this is no request: the response to the call of this tag could not be read |
 //! | 7 | 16 | a secret of the sender, by which it knows its own requests; only to its own address |
+//! | 8 | 44 | proof that the sender is a member of our cluster, see `core/members.rs`: the last field |
+//! | 9 | 1 to 129 | on whose behalf the call is made, as the sender says: see `on_behalf.rs` |
 
 use std::fmt;
 use std::time::Duration;
 
-use rustix::rand::{GetRandomFlags, getrandom};
+use na::secret;
 
 use crate::base::clock::Stamp;
 use crate::base::error::WireError;
+use crate::base::membership::{Code, Nonce};
 use crate::wire::checksum::crc16_of;
 use crate::wire::format::Format;
+use crate::wire::header::RequestHeader;
+use crate::wire::on_behalf::OnBehalfOf;
 
 const REMAINING: u8 = 1;
 const TRACE: u8 = 2;
@@ -40,11 +45,19 @@ const SPAN: u8 = 4;
 const UNREAD: u8 = 5;
 const SENT: u8 = 6;
 const OWN: u8 = 7;
+const PROOF: u8 = 8;
+const ON_BEHALF_OF: u8 = 9;
 
 const OWN_BYTES: usize = 16;
+const PROOF_BYTES: usize = 44;
+const CODE_BYTES: usize = 16;
 
 /// Longest block that is written: every field, and the CRC16.
-pub(crate) const BYTES_MAX: usize = 1 + 10 + 14 + 18 + 10 + 2 + 2 + 18 + 2;
+pub(crate) const BYTES_MAX: usize = 1 + 10 + 14 + 18 + 10 + 2 + 2 + 18 + 131 + 46 + 2;
+
+/// Longest block of a request for which the shortest messages have room: one that is made on behalf
+/// of somebody with a name may be too long for them.
+pub(crate) const USUAL_BYTES_MAX: usize = 1 + 10 + 14 + 18 + 10 + 18 + 46 + 2;
 
 /// Why a block cannot be read.
 const MALFORMED: &str = "a field does not have the length of its kind, or ends behind the block";
@@ -89,22 +102,106 @@ pub struct OwnSecret(pub [u8; OWN_BYTES]);
 impl OwnSecret {
     /// Draws one; `None`: the system has no random numbers.
     pub(crate) fn draw() -> Option<Self> {
-        let mut bytes = [0; OWN_BYTES];
-        // As few bytes come at once, or not at all.
-        getrandom(&mut bytes, GetRandomFlags::empty()).ok().map(|_| Self(bytes))
+        secret::draw().map(Self)
     }
 
     /// Compares in a time that does not tell how much is right.
     pub(crate) fn is(&self, other: &Self) -> bool {
-        let pairs = self.0.iter().zip(&other.0);
-        let differs = pairs.fold(0, |differs, (one, other)| differs | (one ^ other));
-        std::hint::black_box(differs) == 0
+        secret::is_same(&self.0, &other.0)
     }
 }
 
 impl fmt::Debug for OwnSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("OwnSecret(…)")
+    }
+}
+
+/// The proof of a request that its sender is a member of the target's cluster. It is made when the
+/// message is, by a [`Core`](crate::Core) with a [`Membership`](crate::Membership).
+///
+/// ```
+/// use hg::{Extension, Format, Proof};
+///
+/// // As it is before the message is sealed.
+/// let extension = Extension { proof: Some(Proof::default()), ..Extension::default() };
+/// let mut block = vec![0; extension.bytes(Format::default())];
+/// extension.write(Format::default(), &mut block);
+/// assert_eq!(Extension::read(Format::default(), &block)?, extension);
+/// # Ok::<(), hg::WireError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Proof {
+    /// The epoch of the target in which the session was made.
+    pub(crate) epoch: u32,
+    /// Names the session.
+    pub(crate) nonce: Nonce,
+    /// The number of the request in its session: none has it twice.
+    pub(crate) number: u64,
+    /// The code of all of the message but this.
+    pub(crate) code: Code,
+}
+
+impl Proof {
+    fn to_bytes(self) -> [u8; PROOF_BYTES] {
+        let mut bytes = [0; PROOF_BYTES];
+        bytes[..4].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[4..20].copy_from_slice(&self.nonce);
+        bytes[20..28].copy_from_slice(&self.number.to_le_bytes());
+        bytes[28..].copy_from_slice(&self.code);
+        bytes
+    }
+
+    fn read(field: &[u8]) -> Option<Self> {
+        let (epoch, rest) = field.split_first_chunk()?;
+        let (nonce, rest) = rest.split_first_chunk()?;
+        let (number, code) = rest.split_first_chunk()?;
+        let (epoch, number) = (u32::from_le_bytes(*epoch), u64::from_le_bytes(*number));
+        Some(Self { epoch, nonce: *nonce, number, code: code.try_into().ok()? })
+    }
+
+    /// Returns the proof in a message of which that is the header, and what its code is for: what
+    /// stands before the code, and the payload. `None`: its extension does not end with a proof.
+    pub(crate) fn in_message<'a>(
+        header: &RequestHeader,
+        message: &'a [u8],
+    ) -> Option<(Self, &'a [u8], &'a [u8])> {
+        let (code_at, payload) = Self::place(header, message)?;
+        let end = code_at + CODE_BYTES;
+        let proof = Self::read(&message[end - PROOF_BYTES..end])?;
+        Some((proof, &message[..code_at], &message[payload..]))
+    }
+
+    /// Returns where the code stands, and where the payload begins.
+    fn place(header: &RequestHeader, message: &[u8]) -> Option<(usize, usize)> {
+        let payload = header.payload_at();
+        let end = payload.checked_sub(sum_bytes(header.format))?;
+        let field = end.checked_sub(2 + PROOF_BYTES)?;
+        // Behind the headers and the length of the block.
+        let is_here = field > header.format.header_bytes() && header.extension_bytes > 0;
+        let starts = message.get(field..field + 2)? == [PROOF, PROOF_BYTES as u8];
+        (is_here && starts).then_some((end - CODE_BYTES, payload))
+    }
+
+    /// Puts this proof in place of the one in a message, and a code of the rest, which `code_of`
+    /// makes of what is before the code and what is behind the extension. `None`: there is none.
+    pub(crate) fn seal(
+        self,
+        header: &RequestHeader,
+        message: &mut [u8],
+        code_of: impl FnOnce(&[u8], &[u8]) -> Code,
+    ) -> Option<()> {
+        let (code_at, payload) = Self::place(header, message)?;
+        let end = code_at + CODE_BYTES;
+        message[end - PROOF_BYTES..end].copy_from_slice(&self.to_bytes());
+        let code = code_of(&message[..code_at], &message[payload..]);
+        message[code_at..end].copy_from_slice(&code);
+        if end < payload {
+            let block = header.format.header_bytes();
+            let sum = crc16_of(&message[block..end]).to_be_bytes();
+            message[end..payload].copy_from_slice(&sum);
+        }
+        Some(())
     }
 }
 
@@ -120,7 +217,7 @@ impl fmt::Debug for OwnSecret {
 /// assert_eq!(Extension::default().bytes(Format::default()), 0, "nothing to say");
 /// # Ok::<(), hg::WireError>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Extension {
     /// How long the caller still waits, from when the request was sent. No wall clock: those of two
     /// hosts differ.
@@ -137,6 +234,10 @@ pub struct Extension {
     /// A secret of the sender that only it knows, in requests to its own address. Others never get
     /// it.
     pub own: Option<OwnSecret>,
+    /// The caller on whose behalf the call is made, as the sender says.
+    pub on_behalf_of: Option<Box<OnBehalfOf>>,
+    /// The proof that the sender is a member of the target's cluster.
+    pub proof: Option<Proof>,
 }
 
 impl Extension {
@@ -161,7 +262,15 @@ impl Extension {
             None => 0,
         };
         let own = if self.own.is_some() { 2 + OWN_BYTES } else { 0 };
-        remaining + sent + trace + own + 2 * (usize::from(self.cancel) + usize::from(self.unread))
+        let proof = if self.proof.is_some() { 2 + PROOF_BYTES } else { 0 };
+        let behalf = self.on_behalf_of.as_ref().map_or(0, |who| 2 + who.bytes());
+        remaining
+            + sent
+            + trace
+            + own
+            + behalf
+            + proof
+            + 2 * (usize::from(self.cancel) + usize::from(self.unread))
     }
 
     /// Writes the block to the front of `out`.
@@ -199,6 +308,14 @@ impl Extension {
         if let Some(own) = self.own {
             block.extend([OWN, OWN_BYTES as u8]);
             block.extend(own.0);
+        }
+        if let Some(who) = &self.on_behalf_of {
+            block.extend([ON_BEHALF_OF, who.bytes() as u8]);
+            who.write(&mut block);
+        }
+        if let Some(proof) = self.proof {
+            block.extend([PROOF, PROOF_BYTES as u8]);
+            block.extend(proof.to_bytes());
         }
         if sum_bytes(format) > 0 {
             block.extend(crc16_of(&block).to_be_bytes());
@@ -275,6 +392,11 @@ impl Extension {
                 self.trace = is_one.then_some(TraceParent { trace_id, span_id: [0; 8] });
             }
             OWN => self.own = Some(OwnSecret(field.try_into().map_err(|_| malformed())?)),
+            ON_BEHALF_OF => {
+                let who = OnBehalfOf::read(field).ok_or_else(malformed)?;
+                self.on_behalf_of = Some(Box::new(who));
+            }
+            PROOF => self.proof = Some(Proof::read(field).ok_or_else(malformed)?),
             CANCEL if field.is_empty() => self.cancel = true,
             UNREAD if field.is_empty() => self.unread = true,
             CANCEL | UNREAD => return Err(malformed()),
@@ -312,10 +434,24 @@ mod tests {
         let sent = Some(Stamp { clock: 0x0304, nanos: 0x0506 });
         let trace = Some(mark([7; 16], [8; 8]));
         let own = Some(OwnSecret([9; 16]));
+        let (nonce, code) = ([5; 16], [6; 16]);
+        let behalf = Some(Box::new(OnBehalfOf::User(7)));
+        let proof = Some(Proof { epoch: 0x0708, nonce, number: 0x090A, code });
         for extension in [
             Extension { remaining, ..Extension::default() },
             Extension { remaining, sent, ..Extension::default() },
-            Extension { remaining, sent, trace, cancel: true, unread: true, own },
+            Extension {
+                remaining,
+                sent,
+                trace,
+                cancel: true,
+                unread: true,
+                own,
+                on_behalf_of: Some(Box::new(OnBehalfOf::Name("n".repeat(128).into()))),
+                proof,
+            },
+            Extension { on_behalf_of: behalf, ..Extension::default() },
+            Extension { proof, ..Extension::default() },
             Extension { trace: Some(mark([7; 16], [0; 8])), ..Extension::default() },
             Extension { cancel: true, ..Extension::default() },
             Extension { unread: true, ..Extension::default() },
@@ -323,7 +459,7 @@ mod tests {
             for format in [PLAIN, SUMMED] {
                 let block = written(&extension, format);
                 assert!(block.len() <= BYTES_MAX);
-                assert_eq!(Extension::read(format, &block), Ok(extension));
+                assert_eq!(Extension::read(format, &block), Ok(extension.clone()));
                 for len in 0..block.len() {
                     assert!(Extension::read(format, &block[..len]).is_err(), "{len}");
                 }
@@ -349,7 +485,9 @@ mod tests {
         let cancel = Extension { cancel: true, ..Extension::default() };
         assert_eq!(read(&[200, 3, 1, 2, 3, CANCEL, 0, 201, 0]), Ok(cancel));
         assert_eq!(read(&[]), Ok(Extension::default()));
-        let bad: [&[u8]; 9] = [
+        let bad: [&[u8]; 11] = [
+            &[ON_BEHALF_OF, 0],
+            &[PROOF, 3, 0, 0, 0],
             &[CANCEL, 1, 0],
             &[REMAINING, 7, 0, 0, 0, 0, 0, 0, 0],
             &[SENT, 3, 0, 0, 0],

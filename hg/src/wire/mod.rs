@@ -2,15 +2,18 @@
 //!
 //! - Imports: `base`, `memory`, `proc`.
 //! - Reading order: `format.rs` (which build of Mercury, which checksums) · `checksum.rs` ·
-//!   `header.rs` · `extension.rs` (what our own peers add) · `margo.rs` (Margo's frame) ·
-//!   `message.rs`.
+//!   `header.rs` · `extension.rs` (what our own peers add) · `introduction.rs` (what members of a
+//!   cluster say first) · `on_behalf.rs` ·
+//!   `margo.rs` (Margo's frame) · `message.rs`.
 
 pub(crate) mod checksum;
 pub(crate) mod extension;
 pub(crate) mod format;
 pub mod header;
+pub(crate) mod introduction;
 pub mod margo;
 mod message;
+pub(crate) mod on_behalf;
 
 pub use self::message::{
     Body, Unencoded, decode_request, decode_response, encode_extended_request, encode_refusal,

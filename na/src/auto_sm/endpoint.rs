@@ -325,6 +325,14 @@ impl Endpoint for AutoSm {
         known.unwrap_or(Principal::Unknown)
     }
 
+    fn knows_principals(&self, peer: &Addr) -> bool {
+        self.route(peer).is_ok_and(|(_, part, peer)| part.endpoint.knows_principals(peer))
+    }
+
+    fn look_at_secrets(&self) {
+        self.far.endpoint.look_at_secrets();
+    }
+
     fn may_meet_mercury(&self) -> bool {
         self.far.endpoint.may_meet_mercury() || self.near.endpoint.may_meet_mercury()
     }

@@ -255,6 +255,10 @@ mod wire;
 #[cfg(test)]
 mod wire_doc;
 
+/// For `margo info`.
+#[doc(hidden)]
+pub use self::system::kernel_tls::kernel_tls;
+
 use std::sync::Arc;
 
 use self::api::endpoint::TcpEndpoint;

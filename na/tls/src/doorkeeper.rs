@@ -183,6 +183,11 @@ impl Doorkeeper {
         self.shared.settings.certificate_expires()
     }
 
+    /// Reads files that have changed again, as the next handshake would.
+    pub fn look_at_files(&self) {
+        self.shared.settings.look_at_files();
+    }
+
     /// Makes a handshake some time soon.
     pub fn secure(&self, job: Job) {
         if let Some(jobs) = &mut *lock(&self.shared.jobs) {

@@ -32,12 +32,15 @@ fn catch_for_nothing(signal: i32) -> Result<(), Failure> {
 }
 
 type Action = Box<dyn FnOnce() + Send>;
+type Again = Arc<dyn Fn() + Send + Sync>;
 
 /// The actions at signals.
 #[derive(Default)]
 struct Actions {
     stop: Option<Action>,
     clean_up: Option<Action>,
+    /// The action that SIGHUP asks for instead.
+    at_hangup: Option<Again>,
 }
 
 impl fmt::Debug for Actions {
@@ -79,6 +82,11 @@ impl Caught {
         let actions = own.clone();
         let watch = move || {
             for signal in signals.forever() {
+                let at_hangup = lock(&actions).at_hangup.clone().filter(|_| signal == SIGHUP);
+                if let Some(again) = at_hangup {
+                    again();
+                    continue;
+                }
                 let stop = lock(&actions).stop.take();
                 let Some(stop) = stop else {
                     let clean_up = lock(&actions).clean_up.take();
@@ -102,8 +110,17 @@ impl Caught {
         stop: impl FnOnce() + Send + 'static,
         clean_up: impl FnOnce() + Send + 'static,
     ) {
-        let actions = Actions { stop: Some(Box::new(stop)), clean_up: Some(Box::new(clean_up)) };
-        *lock(&self.0) = actions;
+        let mut actions = lock(&self.0);
+        actions.stop = Some(Box::new(stop));
+        actions.clean_up = Some(Box::new(clean_up));
+    }
+
+    /// From now on SIGHUP calls `again`, which must not wait, as often as it comes; not where this
+    /// process has a terminal, whose end it is.
+    pub fn at_hangup(&self, again: impl Fn() + Send + Sync + 'static) {
+        if std::fs::File::open("/dev/tty").is_err() {
+            lock(&self.0).at_hangup = Some(Arc::new(again));
+        }
     }
 }
 

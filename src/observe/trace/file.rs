@@ -176,6 +176,9 @@ impl<W: Write> Lines<W> {
         if *caller != Principal::Unknown {
             args.insert("caller".into(), caller.to_string().into());
         }
+        if let What::Request { on_behalf_of: Some(who), .. } = &record.what {
+            args.insert("on_behalf_of".into(), who.to_string().into());
+        }
         let waited = Value::Object(args.clone());
         self.slice("queue", record.rpc, queue, record.begin, queue_end, &waited);
         let Some(started) = started else {

@@ -1,6 +1,6 @@
 //! The records that calls hand to the writer of the file.
 
-use hg::ProviderId;
+use hg::{OnBehalfOf, ProviderId};
 
 use crate::{Addr, Principal};
 
@@ -45,6 +45,7 @@ pub(super) enum What {
     Request {
         pool: String,
         caller: Principal,
+        on_behalf_of: Option<Box<OnBehalfOf>>,
         /// The handler's ULT began.
         started: Option<u64>,
         /// The handler answered; it may have gone on.

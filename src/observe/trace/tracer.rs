@@ -100,6 +100,7 @@ impl Tracer {
         let what = What::Request {
             pool: span.pool.name().to_owned(),
             caller: span.caller,
+            on_behalf_of: span.on_behalf_of.clone(),
             started: span.started.map(Moment::ticks),
             responded: span.respond_start.map(Moment::ticks),
             bytes_in: span.bytes_in,

@@ -3,7 +3,9 @@
 
 mod bounds;
 mod limits;
+mod members;
 mod moved_requests;
+mod on_behalf;
 mod origin_gone;
 mod priorities;
 mod private;

@@ -90,6 +90,11 @@ fn requests_do_no_harm() {
 }
 
 #[test]
+fn introductions_do_no_harm() {
+    replay("hg_introduction", fuzzing::introduction);
+}
+
+#[test]
 fn responses_do_no_harm() {
     replay("hg_response", fuzzing::response);
 }

@@ -130,13 +130,15 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
 fn extended() -> Vec<(&'static str, Vec<u8>)> {
     let second = Extension { remaining: Some(Duration::from_secs(1)), ..Extension::default() };
     let sent = Some(Stamp { clock: 0x0403_0201, nanos: 2_000_000_000 });
-    let stamped = Extension { sent, ..second };
+    let stamped = Extension { sent, ..second.clone() };
     let cancel = Extension { cancel: true, ..Extension::default() };
     let unread = Extension { unread: true, ..Extension::default() };
     let trace_id = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes();
     let span_id = 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes();
     let trace = Some(TraceParent { trace_id, span_id });
     let traced = Extension { trace, ..Extension::default() };
+    let on_behalf_of = Some(Box::new(margo::hg::OnBehalfOf::User(1000)));
+    let behalf = Extension { on_behalf_of, ..Extension::default() };
     let summed = Format::new(Build::Checksum, ChecksumLevel::Headers);
     let request = |id, format, no_response, extension: &Extension, payload: &[u8]| {
         let header = RequestHeader { no_response, ..RequestHeader::in_format(id, format) };
@@ -145,7 +147,7 @@ fn extended() -> Vec<(&'static str, Vec<u8>)> {
         let written = wire::encode_extended_request(header, extension, buf, 256, limits, put);
         let Ok(Written::Fits(message)) = written else { panic!("does not fit") };
         let (header, body) = wire::decode_request(format, message.as_slice()).unwrap();
-        assert_eq!(header.read_extension(message.as_slice()), Ok(*extension));
+        assert_eq!(header.read_extension(message.as_slice()), Ok(extension.clone()));
         assert_eq!(body, wire::Body::Inline(payload));
         message.as_slice().to_vec()
     };
@@ -160,6 +162,10 @@ fn extended() -> Vec<(&'static str, Vec<u8>)> {
         (
             "\"abc\" to \"open\", 1 s left, level headers",
             request(OPEN, summed, false, &second, b"abc"),
+        ),
+        (
+            "\"abc\" to \"open\", on behalf of user 1000",
+            request(OPEN, plain, false, &behalf, b"abc"),
         ),
         ("the call of this tag is canceled", request(RpcId(0), plain, true, &cancel, b"")),
         (

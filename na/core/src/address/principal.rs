@@ -34,7 +34,9 @@ pub enum Principal {
     /// The user id of a process on this machine, as the kernel reports it.
     User(u32),
     /// A peer that has proven that it knows the secret of our cluster
-    /// ([`TcpSecurity::ClusterSecret`](crate::TcpSecurity)), and its host, as in `Host`.
+    /// ([`TcpSecurity::ClusterSecret`](crate::TcpSecurity), or by messages over transports that do
+    /// not tell who a peer is), and its host, as in `Host`; over a fabric whose addresses name none
+    /// it is `0.0.0.0`.
     Member(IpAddr),
     /// The name in the certificate of a peer ([`TcpSecurity::MutualTls`](crate::TcpSecurity)).
     Name(PeerName),
@@ -121,6 +123,7 @@ impl fmt::Display for Principal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let member = if let Self::Member(_) = self { "member " } else { "" };
         match self {
+            Self::Member(host) if host.is_unspecified() => f.write_str("member"),
             Self::Host(IpAddr::V6(v6)) | Self::Member(IpAddr::V6(v6)) if !v6.is_loopback() => {
                 write!(f, "{member}host {v6}/64")
             }

@@ -3,7 +3,8 @@
 //!
 //! - Imports: nothing of this crate.
 //! - Reading order: `error.rs` · `plain.rs` (text that a peer chose) · `cheap.rs` (a hash for
-//!   numbers of ours) · `ran.rs` (a clock that stops with this process) · `random.rs`.
+//!   numbers of ours) · `ran.rs` (a clock that stops with this process) · `random.rs` ·
+//!   `secret.rs` (memory and files of secrets).
 
 pub mod cheap;
 pub mod error;
@@ -11,3 +12,5 @@ pub mod error;
 pub mod plain;
 pub mod ran;
 pub mod random;
+/// For the layer above, too.
+pub mod secret;

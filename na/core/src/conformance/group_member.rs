@@ -74,6 +74,14 @@ impl Endpoint for GroupMember {
         self.own.principal(peer)
     }
 
+    fn knows_principals(&self, peer: &Addr) -> bool {
+        self.own.knows_principals(peer)
+    }
+
+    fn look_at_secrets(&self) {
+        self.own.look_at_secrets();
+    }
+
     fn asks_owners(&self) -> bool {
         self.own.asks_owners()
     }

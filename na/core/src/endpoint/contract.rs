@@ -125,6 +125,18 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         Principal::Unknown
     }
 
+    /// Returns whether [`principal`](Self::principal) tells of `peer` what it has proven, as far as
+    /// it is to prove anything. Where it does not, the layer above may ask for proof by messages of
+    /// its own. Default: no, for a transport that knows a host at most.
+    fn knows_principals(&self, peer: &Addr) -> bool {
+        let _ = peer;
+        false
+    }
+
+    /// Reads the files of secrets and certificates again if they have changed, as the next
+    /// connection would. Default: there are none.
+    fn look_at_secrets(&self) {}
+
     /// Returns whether the owner of memory is asked before each transfer. Then memory can be taken
     /// back at any time, and only the transfer that is refused ends. Default: yes. Where it is not,
     /// the network may close the connection on account of a transfer that finds no memory, with all

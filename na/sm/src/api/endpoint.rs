@@ -360,6 +360,10 @@ impl Endpoint for SmEndpoint {
         true
     }
 
+    fn knows_principals(&self, _peer: &Addr) -> bool {
+        true
+    }
+
     fn carries_extensions(&self, to: &Addr) -> bool {
         !self.peer(to).is_ok_and(|peer| peer.is_for_mercury())
     }

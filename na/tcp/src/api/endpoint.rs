@@ -494,6 +494,10 @@ impl Endpoint for TcpEndpoint {
         true
     }
 
+    fn knows_principals(&self, _peer: &Addr) -> bool {
+        true
+    }
+
     fn principal(&self, peer: &Addr) -> Principal {
         self.core.peer_of(peer).map_or(Principal::Unknown, |peer| peer.host())
     }
@@ -516,6 +520,10 @@ impl Endpoint for TcpEndpoint {
         let doorkeeper = self.core.group.doorkeeper.as_ref();
         stats.certificate_expires = doorkeeper.and_then(|keeper| keeper.certificate_expires());
         stats
+    }
+
+    fn look_at_secrets(&self) {
+        self.core.group.doorkeeper.iter().for_each(|keeper| keeper.look_at_files());
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {

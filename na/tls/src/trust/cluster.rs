@@ -7,18 +7,13 @@
 
 use std::sync::Arc;
 
+use na_core::base::secret;
 use ring::hkdf;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, Error};
 use zeroize::Zeroizing;
-
-/// Fewest characters of a secret.
-const SECRET_CHARS_MIN: usize = 32;
-
-/// Most secrets in a file: the one that we prove, and one that is accepted besides.
-const SECRETS_MAX: usize = 2;
 
 /// An Ed25519 key in front of its 32 bytes (RFC 8410, PKCS#8), and a public one (RFC 5280).
 const PRIVATE_HEAD: [u8; 16] =
@@ -56,22 +51,8 @@ fn seed(secret: &[u8]) -> Zeroizing<[u8; 32]> {
 impl ClusterKeys {
     /// The keys of the secrets in the text of a file, one a line.
     pub(crate) fn of(text: &[u8]) -> Result<Self, String> {
-        let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
-        let secrets: Vec<_> = lines.filter(|line| !line.is_empty()).collect();
-        if secrets.is_empty() || secrets.len() > SECRETS_MAX {
-            let count = secrets.len();
-            return Err(format!(
-                "it has {count} secrets, one a line: 1 or {SECRETS_MAX} are needed"
-            ));
-        }
         let (mut own, mut keys) = (None, Vec::new());
-        for secret in secrets {
-            if secret.len() < SECRET_CHARS_MIN {
-                return Err(format!(
-                    "a secret has {} characters: at least {SECRET_CHARS_MIN} are needed",
-                    secret.len()
-                ));
-            }
+        for secret in secret::secrets(text)? {
             let failed = |error: &dyn std::fmt::Display| format!("no key follows from it: {error}");
             let seed = seed(secret);
             let pair = Ed25519KeyPair::from_seed_unchecked(&*seed).map_err(|e| failed(&e))?;

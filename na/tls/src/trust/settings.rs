@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use na_core::base::secret::{self, Readers, Stamp};
 use na_core::{Certificates, Error, Principal, TcpSecurity};
 use prim::sync::{Mutex, lock};
 use rustls::client::{ResolvesClientCert, Resumption};
@@ -23,7 +24,6 @@ use webpki::{CertRevocationList, EndEntityCert, KeyUsage, OwnedCertRevocationLis
 
 use crate::trust::certificates::{Authorities, name_of};
 use crate::trust::cluster::ClusterKeys;
-use crate::trust::files::{self, Readers, Stamp};
 use crate::trust::shown::not_after;
 use crate::trust::verifier::{Believes, Verifier};
 
@@ -110,6 +110,10 @@ impl Settings {
         self.look(&mut loaded);
         let since = loaded.expires?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
         Some(since.as_secs())
+    }
+
+    pub(crate) fn look_at_files(&self) {
+        self.look(&mut lock(&self.loaded));
     }
 
     fn look(&self, loaded: &mut Loaded) {
@@ -211,7 +215,7 @@ fn sides(
 }
 
 fn cluster(path: &Path) -> Result<Sides, String> {
-    let text = files::read(path, Readers::Nobody)?;
+    let text = secret::read(path, Readers::Nobody)?;
     of_secret(&text).map_err(|reason| format!("{}: {reason}", path.display()))
 }
 
@@ -238,7 +242,7 @@ fn items<T: PemObject>(path: &Path, bytes: &[u8], what: &str) -> Result<Vec<T>, 
 fn mutual_tls(wanted: &Certificates) -> Result<(Sides, Option<SystemTime>), String> {
     let crypto = crypto();
     let read = |path: &Path, what: &str| -> Result<Vec<CertificateDer<'static>>, String> {
-        items(path, &files::read(path, Readers::Anybody)?, what)
+        items(path, &secret::read(path, Readers::Anybody)?, what)
     };
     let chain = read(&wanted.certificate, "certificate")?;
     let trust = read(&wanted.trust, "certificate")?;
@@ -253,14 +257,14 @@ fn mutual_tls(wanted: &Certificates) -> Result<(Sides, Option<SystemTime>), Stri
     }
     let mut revoked = Vec::new();
     if let Some(path) = &wanted.revoked {
-        let bytes = files::read(path, Readers::Anybody)?;
+        let bytes = secret::read(path, Readers::Anybody)?;
         for list in items::<CertificateRevocationListDer<'_>>(path, &bytes, "X509 CRL")? {
             let list = OwnedCertRevocationList::from_der(&list)
                 .map_err(|error| format!("{}: {error}", path.display()))?;
             revoked.push(CertRevocationList::Owned(list));
         }
     }
-    let key = files::read(&wanted.key, Readers::Nobody)?;
+    let key = secret::read(&wanted.key, Readers::Nobody)?;
     let shown = wanted.key.display();
     let key = PrivateKeyDer::from_pem_slice(&key)
         .map_err(|error| format!("{shown} holds no private key in PEM: {error}"))?;

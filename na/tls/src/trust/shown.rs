@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use na_core::base::secret::{self, Readers};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use webpki::{EndEntityCert, KeyUsage};
-
-use crate::trust::files::{self, Readers};
 
 /// The contents of a file, without anything that is secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,9 +34,9 @@ pub struct ShownCertificate {
 ///
 /// The text for people: it cannot be read, or others can.
 pub fn show(path: &Path) -> Result<Shown, String> {
-    let bytes = files::read(path, Readers::Nobody).or_else(|refusal| {
+    let bytes = secret::read(path, Readers::Nobody).or_else(|refusal| {
         // A certificate is for everybody.
-        files::read(path, Readers::Anybody)
+        secret::read(path, Readers::Anybody)
             .ok()
             .filter(|bytes| !holds_secrets(bytes))
             .ok_or(refusal)
