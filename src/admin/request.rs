@@ -51,7 +51,7 @@ pub enum AdminRequest {
         name: String,
         /// Also if others work with it. These find nothing in its place until one of its name and
         /// type is started, see [`Dependency`](crate::component::Dependency). Default false.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         needed: bool,
         /// How long to wait at most, milliseconds, and no longer than the caller. Default 10 s.
         #[serde(default = "limit_msec")]
