@@ -4,6 +4,7 @@
 //! ratio to the floor of the same run is what can be compared between machines.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use clap::ValueEnum;
 use margo_provider_kv::{MemoryOrder, StoreKind};
@@ -30,7 +31,7 @@ use crate::rows::net::{group, handshakes, hg_proc, oneway, rates};
 use crate::rows::rpc::bulk::{self, Way};
 use crate::rows::rpc::pair::{Settings, WaitPolicy};
 use crate::rows::rpc::{null, timer};
-use crate::rows::services::kv;
+use crate::rows::services::{blob, kv};
 use crate::rows::streams::nexmark::{self, plain, queries};
 use crate::rows::streams::{flow, word_count};
 use crate::rows::sweep::spec::{self, Sweep};
@@ -67,7 +68,7 @@ pub(crate) enum Group {
     Bulk,
     /// Memory of a GPU
     Device,
-    /// Key-value provider
+    /// Providers of keys and of blobs
     Services,
     /// Streams and graphs of stages
     #[value(alias = "stream")]
@@ -177,6 +178,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(bulk_cases());
     cases.extend(device_cases());
     cases.extend(kv_cases());
+    cases.extend(blob_cases());
     cases.extend(stream_cases());
     cases.extend(Fabric::ALL.into_iter().flat_map(fabric_cases));
     cases
@@ -528,6 +530,25 @@ fn kv_cases() -> Vec<Case> {
     for store in [Some(redb), Some(fjall), lmdb].into_iter().flatten() {
         let spec = Spec { transport, store, work: Work::Put, keys };
         cases.push(kv_case(spec, "put.synced", PerSecond, NONE));
+    }
+    cases
+}
+
+fn blob_cases() -> Vec<Case> {
+    use blob::{Spec, Work};
+    let mut cases = Vec::new();
+    for transport in [Transport::Sm, Transport::Tcp] {
+        for (what, work, share) in [
+            ("write", Work::Write, 0.55),
+            ("write.persist", Work::WriteAndPersist, 0.9),
+            ("read", Work::Read, 0.55),
+        ] {
+            let spec = Spec { transport, work };
+            let id = format!("services.blob.{}.{what}", transport.word());
+            let target = if transport == Transport::Sm { TimesFloor(share) } else { NONE };
+            let case = Case::new(id, BytesPerSecond, target, move |c| blob::run(c, spec));
+            cases.push(case.peer(move |c, folder: PathBuf| blob::peer(c, spec, &folder)));
+        }
     }
     cases
 }

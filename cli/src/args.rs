@@ -405,6 +405,10 @@ pub(crate) enum AdminCommand {
     Stop {
         /// Name of the provider.
         name: String,
+        /// Also if others work with it; they find the next one that is started with its name and
+        /// type.
+        #[arg(long)]
+        needed: bool,
     },
     /// Has a provider take no more requests, and waits for those in hand.
     Drain {

@@ -45,14 +45,18 @@
 //! On the wire a request is JSON, as is an answer: a 32-bit number, 0 for "done", -1 for "not
 //! allowed", -2 for "it cannot be done", and what is told, or the reason.
 //!
-//! Read `request.rs`, `serve.rs`, `ask.rs`.
+//! Clients of Bedrock find its RPCs as well, as far as they mean the same, with its encoding and
+//! its provider id, 0; the page about C Mercury and C Margo has the list (docs/interop.md).
+//!
+//! Read `request.rs`, `serve.rs`, `bedrock.rs`, `ask.rs`.
 //!
 //! Counterpart: Bedrock's RPCs `bedrock_get_config`, `bedrock_start_provider`, `bedrock_add_pool`
-//! and so on, with which it shares the meaning, and not the encoding.
+//! and so on.
 //!
 //! [`Instance::administer`]: crate::Instance::administer
 
 mod ask;
+mod bedrock;
 mod request;
 mod serve;
 

@@ -39,7 +39,7 @@ pub enum AdminRequest {
         /// As the document would have it.
         value: Value,
     },
-    /// Starts a provider, of a type that the program has. It tells its name.
+    /// Starts a provider, of a type that the program has. It tells its name and its id.
     StartProvider {
         /// An entry as in `margo.providers`.
         provider: Value,
@@ -49,6 +49,10 @@ pub enum AdminRequest {
     StopProvider {
         /// The name.
         name: String,
+        /// Also if others work with it. These find nothing in its place until one of its name and
+        /// type is started, see [`Dependency`](crate::component::Dependency). Default false.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        needed: bool,
         /// How long to wait at most, milliseconds, and no longer than the caller. Default 10 s.
         #[serde(default = "limit_msec")]
         limit_msec: u64,

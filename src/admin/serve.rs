@@ -1,4 +1,4 @@
-//! Serving `__admin__`.
+//! Serving `__admin__`, and the RPCs of Bedrock that mean the same.
 //!
 //! An act may take its time: files are read, requests waited for. So a thread does it, one act
 //! after the other; progress goes on meanwhile.
@@ -8,20 +8,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use hg::ProviderId;
 use margo_config::Config;
 use prim::sync::lock;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{ADMIN, DONE, FAILED, NOT_ALLOWED};
+use super::{ADMIN, DONE, FAILED, NOT_ALLOWED, bedrock};
 use crate::admin::AdminRequest;
 use crate::admission::gates::Internal;
+use crate::admission::rules::Callers;
 use crate::component::{Component, RunningProviders};
 use crate::instance::inner::Inner;
 use crate::observe::audit::AuditEvent;
 use crate::support::contain::contain;
 use crate::support::log::log;
-use crate::{Handle, Instance, Principal, RegisterError};
+use crate::support::own_rpcs;
+use crate::{Handle, Instance, Principal, RegisterError, Rpc};
 
 /// The providers of an instance that others may administer. Dropping it stops those that run then,
 /// as dropping [`RunningProviders`] does, and ends administration.
@@ -88,14 +92,80 @@ impl Instance {
         if !self.inner().resolved.listen {
             return Ok(administered);
         }
-        // The RPC lives as long as the instance, the providers as long as their owner wants.
-        let (pool, own) = (self.layout().progress_pool(), Arc::downgrade(&administered.0));
-        let refused = AtomicU64::new(0);
-        self.serve(ADMIN).pool(&pool).internal(Internal::Admin).handler(move |request| {
-            if let Err(reason) = may(request.instance().inner(), request.principal()) {
-                return refuse(&request, reason, &refused);
+        let rules = self.inner().rules.as_ref();
+        let acts = Arc::new(Acts {
+            // The RPCs live as long as the instance, the providers as long as their owner wants.
+            administered: Arc::downgrade(&administered.0),
+            components,
+            admins: rules.map(|rules| rules.of(own_rpcs::ADMIN, ProviderId::DEFAULT, true)),
+            refused: AtomicU64::new(0),
+        });
+        acts.serve(
+            self,
+            ADMIN,
+            ProviderId::DEFAULT,
+            |_, text| {
+                serde_json::from_str(text)
+                    .map_err(|error| format!("it is no request that is known here: {error}"))
+            },
+            |done| match done {
+                Ok(told) => (DONE, told.to_string()),
+                Err(Undone::NotAllowed(reason)) => (NOT_ALLOWED, reason),
+                Err(Undone::Failed(reason)) => (FAILED, reason),
+            },
+        )?;
+        if self.inner().resolved.remote_admin {
+            bedrock::serve(self, &acts)?;
+        }
+        Ok(administered)
+    }
+}
+
+/// The reason why an act was not done.
+pub(super) enum Undone {
+    /// The caller may do nothing.
+    NotAllowed(String),
+    Failed(String),
+}
+
+/// State that the RPCs of administration share.
+pub(super) struct Acts {
+    administered: Weak<Mutex<RunningProviders>>,
+    components: Arc<[Box<dyn Component>]>,
+    /// Those whom the rules let call `__admin__`, if there are rules: only they may do the same by
+    /// RPCs of other names, which a rule for all RPCs is about as well.
+    admins: Option<Callers>,
+    /// Requests of others.
+    refused: AtomicU64,
+}
+
+/// Makes an act of the arguments of an RPC.
+pub(super) type Read<A> = fn(&Instance, &A) -> Result<AdminRequest, String>;
+
+/// Makes the answer of an RPC of what an act has told.
+pub(super) type Tell<R> = fn(Result<Value, Undone>) -> R;
+
+impl Acts {
+    /// Serves an RPC by which acts are asked for.
+    pub(super) fn serve<A, R>(
+        self: &Arc<Self>,
+        instance: &Instance,
+        rpc: Rpc<A, R>,
+        provider: ProviderId,
+        read: Read<A>,
+        tell: Tell<R>,
+    ) -> Result<(), RegisterError>
+    where
+        A: DeserializeOwned + Send + Sync + 'static,
+        R: Serialize + Send + Sync + 'static,
+    {
+        let (pool, acts) = (instance.layout().progress_pool(), self.clone());
+        let serve = instance.serve(rpc).at(provider).pool(&pool).internal(Internal::Admin);
+        serve.handler(move |request: Handle<A, R>| {
+            if let Err(reason) = acts.may(request.instance().inner(), request.principal()) {
+                return acts.refuse(&request, reason, tell);
             }
-            let (own, components) = (own.clone(), components.clone());
+            let acts = acts.clone();
             let inner = request.instance().inner().clone();
             let thread = std::thread::Builder::new().name("margo-admin".to_owned());
             let run = move || {
@@ -104,65 +174,84 @@ impl Instance {
                 let _ = ult::topology::bind_this_thread(inner.runtime.cpus());
                 // Whose request is dropped by a panic gets an error.
                 let _ = contain(&inner.log, "an act of administration", || {
-                    answer(&inner, request, &own, &components);
+                    acts.answer(&inner, &request, read, tell);
                 });
             };
             if let Err(error) = thread.spawn(run) {
                 // The request was dropped with the closure.
                 tracing::error!(%error, "no thread for an act of administration");
             }
-        })?;
-        Ok(administered)
+        })
     }
-}
 
-type Request = Handle<String, (i32, String)>;
-
-fn answer(
-    inner: &Inner,
-    request: Request,
-    administered: &Weak<Mutex<RunningProviders>>,
-    components: &[Box<dyn Component>],
-) {
-    let asked = serde_json::from_str::<AdminRequest>(request.args());
-    let done = match &asked {
-        Err(error) => Err(format!("it is no request that is known here: {error}")),
-        Ok(asked) => administered.upgrade().ok_or_else(|| "the instance ends".to_owned()).and_then(
-            // One act at a time.
-            |providers| act(&request, asked, &mut lock(&providers), components),
-        ),
-    };
-    let name = asked.as_ref().map_or_else(|_| "unknown".to_owned(), AdminRequest::to_string);
-    if done.is_err() || asked.is_ok_and(|asked| asked.changes()) {
-        let (origin, caller) = (request.origin(), request.principal());
-        match &done {
-            Ok(_) => log!(inner.log, INFO, %origin, %caller, act = name, "administered"),
-            Err(why) => {
-                log!(inner.log, WARN, %origin, %caller, act = name, why, "not administered");
+    fn answer<A, R: Serialize>(
+        &self,
+        inner: &Inner,
+        request: &Handle<A, R>,
+        read: Read<A>,
+        tell: Tell<R>,
+    ) {
+        let administered = self.administered.upgrade();
+        // One act at a time, of which each is read when its turn has come.
+        let mut providers = administered.as_deref().map(lock);
+        let asked = read(request.instance(), request.args());
+        let done = asked.as_ref().map_err(String::clone).and_then(|asked| {
+            let providers = providers.as_mut().ok_or_else(|| "the instance ends".to_owned())?;
+            act(request.instance(), request.remaining(), asked, providers, &self.components)
+        });
+        drop(providers);
+        drop(administered);
+        let name = asked.as_ref().map_or_else(|_| "unknown".to_owned(), AdminRequest::to_string);
+        if done.is_err() || asked.is_ok_and(|asked| asked.changes()) {
+            let (origin, caller) = (request.origin(), request.principal());
+            match &done {
+                Ok(_) => log!(inner.log, INFO, %origin, %caller, act = name, "administered"),
+                Err(why) => {
+                    log!(inner.log, WARN, %origin, %caller, act = name, why, "not administered");
+                }
             }
+            record(request, name, done.as_ref().err());
         }
-        record(&request, name, done.as_ref().err());
+        // Who is gone needs no answer.
+        let _ = request.respond(&tell(done.map_err(Undone::Failed)));
     }
-    let done = done.map_or_else(|reason| (FAILED, reason), |told| (DONE, told.to_string()));
-    // Who is gone needs no answer.
-    let _ = request.respond(&done);
+
+    /// Answers a caller who may do nothing, whatever it asks for.
+    fn refuse<A, R: Serialize>(&self, request: &Handle<A, R>, reason: String, tell: Tell<R>) {
+        let count = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
+        // A peer that asks for nothing else must not fill the log.
+        if count.is_power_of_two() {
+            let (log, origin, caller) =
+                (&request.instance().inner().log, request.origin(), request.principal());
+            let text = "a peer may not administer this instance";
+            log!(log, WARN, %origin, %caller, count, reason, "{text}");
+        }
+        record(request, "not read".to_owned(), Some(&reason));
+        // Who is gone needs no answer.
+        let _ = request.respond(&tell(Err(Undone::NotAllowed(reason))));
+    }
+
+    /// Returns whether a caller whom the rules have let in may administer the instance, or else
+    /// why not.
+    fn may(&self, inner: &Inner, caller: Principal) -> Result<(), String> {
+        if !inner.resolved.remote_admin {
+            return Err("`margo.remote_admin` is not set there".to_owned());
+        }
+        let own = rustix::process::geteuid().as_raw();
+        match &self.admins {
+            None if caller != Principal::User(own) => Err(format!(
+                "without `margo.security.allow` only its own user may, over na+sm, and this is \
+                 {caller}"
+            )),
+            Some(admins) if !admins.may(caller) => {
+                Err(format!("no rule of `margo.security.allow` lets {caller} call `__admin__`"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
-/// Answers a caller who may do nothing, whatever it asks for.
-fn refuse(request: &Request, reason: String, refused: &AtomicU64) {
-    let count = refused.fetch_add(1, Ordering::Relaxed) + 1;
-    // A peer that asks for nothing else must not fill the log.
-    if count.is_power_of_two() {
-        let (log, origin, caller) =
-            (&request.instance().inner().log, request.origin(), request.principal());
-        log!(log, WARN, %origin, %caller, count, reason, "a peer may not administer this instance");
-    }
-    record(request, "not read".to_owned(), Some(&reason));
-    // Who is gone needs no answer.
-    let _ = request.respond(&(NOT_ALLOWED, reason));
-}
-
-fn record(request: &Request, act: String, why: Option<&String>) {
+fn record<A, R>(request: &Handle<A, R>, act: String, why: Option<&String>) {
     if let Some(audit) = &request.instance().inner().audit {
         let (caller, origin) = (request.principal().to_string(), request.origin().to_string());
         let (done, why) = (why.is_none(), why.cloned());
@@ -170,33 +259,18 @@ fn record(request: &Request, act: String, why: Option<&String>) {
     }
 }
 
-/// Returns whether a caller whom the rules have let in may administer the instance, or else why
-/// not.
-fn may(inner: &Inner, caller: Principal) -> Result<(), String> {
-    if !inner.resolved.remote_admin {
-        return Err("`margo.remote_admin` is not set there".to_owned());
-    }
-    let own = rustix::process::geteuid().as_raw();
-    match inner.rules {
-        None if caller != Principal::User(own) => Err(format!(
-            "without `margo.security.allow` only its own user may, over na+sm, and this is {caller}"
-        )),
-        _ => Ok(()),
-    }
-}
-
 fn act(
-    request: &Request,
+    instance: &Instance,
+    left: Option<Duration>,
     asked: &AdminRequest,
     providers: &mut RunningProviders,
     components: &[Box<dyn Component>],
 ) -> Result<Value, String> {
-    let instance = request.instance();
     let layout = instance.layout();
     // Nobody else is served meanwhile, so nothing is waited for longer than by the caller.
     let limit = |msec: &u64| {
         let limit = Duration::from_millis(*msec);
-        request.remaining().map_or(limit, |left| limit.min(left))
+        left.map_or(limit, |left| limit.min(left))
     };
     let text = |error: &dyn ToString| error.to_string();
     let nothing = |()| Value::Null;
@@ -210,12 +284,19 @@ fn act(
             let entry = serde_json::from_value(provider.clone())
                 .map_err(|error| format!("provider: {error}"))?;
             let components: Vec<_> = components.iter().map(|one| &**one).collect();
-            instance.start_provider(&components, entry, providers)?;
-            Ok(json!({ "name": providers.names().last() }))
+            let (name, id) = instance.start_provider(&components, entry, providers)?;
+            Ok(json!({ "name": name, "provider_id": id }))
         }
-        AdminRequest::StopProvider { name, limit_msec } => {
-            providers.stop(name, limit(limit_msec)).map_err(|error| text(&error))?;
-            instance.inner().provider_configs.leave(name);
+        AdminRequest::StopProvider { name, needed, limit_msec } => {
+            let stopped = match needed {
+                true => providers.stop_needed(name, limit(limit_msec)),
+                false => providers.stop(name, limit(limit_msec)),
+            };
+            stopped.map_err(|error| text(&error))?;
+            // One that is to come back stays part of the document.
+            if providers.awaited().all(|own| own != name) {
+                instance.inner().provider_configs.leave(name);
+            }
             Ok(Value::Null)
         }
         AdminRequest::DrainProvider { name, limit_msec } => {
@@ -298,10 +379,15 @@ fn list(instance: &Instance, providers: &RunningProviders) -> Value {
         ..margo_config::ConfigFlags::default()
     });
     let runs = |name: Option<&str>| providers.names().any(|own| Some(own) == name);
-    let described = document.margo.providers.iter().filter(|own| runs(own.name.as_deref()));
+    let awaited = |name: Option<&str>| providers.awaited().any(|own| Some(own) == name);
+    let described = document.margo.providers.iter().filter(|own| {
+        let name = own.name.as_deref();
+        runs(name) || awaited(name)
+    });
     let described: Vec<_> = described
         .map(|own| {
             json!({
+                "running": runs(own.name.as_deref()),
                 "name": own.name,
                 "type": own.type_name,
                 "provider_id": own.provider_id,

@@ -60,7 +60,7 @@ pub enum ProviderError {
         known: String,
     },
     /// Other providers work with it.
-    #[error("provider `{name}` is needed by {by}: stop these first")]
+    #[error("provider `{name}` is needed by {by}: stop these first, or say that it is `needed`")]
     Needed {
         /// The name that was asked for.
         name: String,

@@ -27,6 +27,18 @@ struct Known {
     moved: Vec<(String, String)>,
 }
 
+impl Known {
+    /// The entry of a provider is none of the document any more.
+    fn forget(&mut self, name: &str) {
+        self.moved.retain(|(own, _)| own != name);
+        let count = self.added.len();
+        self.added.retain(|own| own.name.as_deref() != Some(name));
+        if self.added.len() == count {
+            self.gone.push(name.to_owned());
+        }
+    }
+}
+
 impl ProviderConfigs {
     /// In place of an earlier provider of that name.
     pub(crate) fn insert(
@@ -39,21 +51,20 @@ impl ProviderConfigs {
         told.push((name.to_owned(), Arc::new(ask)));
     }
 
-    /// A provider was started that no document had.
-    pub(crate) fn enter(&self, entry: Provider) {
-        lock(&self.0).added.push(entry);
+    /// A provider was started that no document had, or in place of an earlier one of its name.
+    pub(crate) fn enter(&self, entry: Provider, is_back: bool) {
+        let mut known = lock(&self.0);
+        if let Some(name) = entry.name.as_deref().filter(|_| is_back) {
+            known.forget(name);
+        }
+        known.added.push(entry);
     }
 
     /// A provider was stopped.
     pub(crate) fn leave(&self, name: &str) {
         let mut known = lock(&self.0);
         known.told.retain(|(own, _)| own != name);
-        known.moved.retain(|(own, _)| own != name);
-        let count = known.added.len();
-        known.added.retain(|own| own.name.as_deref() != Some(name));
-        if known.added.len() == count {
-            known.gone.push(name.to_owned());
-        }
+        known.forget(name);
     }
 
     /// A provider's pool is another one now.
@@ -70,10 +81,19 @@ impl ProviderConfigs {
             let is_gone = |own: &Provider| own.name.as_ref().is_some_and(|own| gone.contains(own));
             document.margo.providers.retain(|own| !is_gone(own));
             document.margo.providers.extend(added.iter().cloned());
+            let pools: Vec<_> =
+                document.argobots.pools.iter().filter_map(|pool| pool.name.clone()).collect();
             for own in &mut document.margo.providers {
                 let pool = moved.iter().find(|(name, _)| own.name.as_ref() == Some(name));
                 if let Some((_, pool)) = pool {
                     own.pool = Some(PoolRef::Name(pool.clone()));
+                }
+                // One that is stopped, and is to come back, keeps no pool.
+                if let Some(PoolRef::Name(pool)) = &own.pool
+                    && !pools.is_empty()
+                    && !pools.contains(pool)
+                {
+                    own.pool = None;
                 }
             }
             told.clone()

@@ -6,7 +6,7 @@ use hg::ProviderId;
 use margo_config::{DependencyTarget, Error as ConfigError, Errors, Resolved, ResolvedProvider};
 use ult::{PoolRef, Priority};
 
-use crate::providers::dependency::{self, Dependencies, Dependency, Need};
+use crate::providers::dependency::{self, At, Dependencies, Dependency, Need};
 use crate::providers::running::{RunningProvider, RunningProviders};
 use crate::{ElasticityError, Instance, Provider, ProviderError, ProviderHandle};
 
@@ -311,6 +311,20 @@ fn plan<'a>(
     }
 }
 
+/// Returns whether an entry is for the place of `old`, a provider that others wait for: it has the
+/// same name, given or made up, and type.
+fn is_successor(
+    entry: &margo_config::Provider,
+    old: &margo_config::Provider,
+    started: &RunningProviders,
+) -> bool {
+    let made_up = || Some(format!("{}_{}", entry.type_name, entry.provider_id?));
+    let name = entry.name.clone().or_else(made_up);
+    name.is_some_and(|name| {
+        old.name.as_ref() == Some(&name) && started.awaited_type(&name) == Some(&*entry.type_name)
+    })
+}
+
 fn wrong_dependency(wanted: &ResolvedProvider, reason: String) -> ProviderError {
     let (name, type_name) = (wanted.name.clone(), wanted.type_name.clone());
     ProviderError::Dependency { name, type_name, reason }
@@ -341,19 +355,23 @@ impl Instance {
         Ok(started)
     }
 
-    /// Starts one more provider, described as in `margo.providers`. It is part of the
-    /// [configuration in effect](Self::config) then.
+    /// Starts one more provider, described as in `margo.providers`, and returns its name and id. It
+    /// is part of the [configuration in effect](Self::config) then.
     pub(crate) fn start_provider(
         &self,
         components: &[&dyn Component],
         entry: margo_config::Provider,
         started: &mut RunningProviders,
-    ) -> Result<(), String> {
+    ) -> Result<(String, u16), String> {
         let mut document = self.whole_config();
         let configs = &self.inner().provider_configs;
         configs.print(&mut document);
-        let place = document.margo.providers.len();
-        document.margo.providers.push(entry.clone());
+        let all = &mut document.margo.providers;
+        let before = all.len();
+        // Of one that comes back, the entry is this one now.
+        all.retain(|own| !is_successor(&entry, own, started));
+        let (place, is_back) = (all.len(), all.len() < before);
+        all.push(entry.clone());
         let resolved = document.resolve(&margo_config::process_env).map_err(|errors| {
             let text = errors.to_string().replace(&format!("margo.providers[{place}]"), "provider");
             text.trim_end().replace('\n', "; ")
@@ -364,12 +382,13 @@ impl Instance {
         self.start_planned(component, wanted, &resolved, started)
             .map_err(|error| error.to_string())?;
         let pool = resolved.pools[wanted.pool].name.clone();
-        configs.enter(margo_config::Provider {
+        let entry = margo_config::Provider {
             name: Some(wanted.name.clone()),
             pool: Some(margo_config::PoolRef::Name(pool)),
             ..entry
-        });
-        Ok(())
+        };
+        configs.enter(entry, is_back);
+        Ok((wanted.name.clone(), wanted.provider_id))
     }
 
     fn start_planned(
@@ -438,12 +457,12 @@ impl Instance {
         let find = |target: &DependencyTarget| match target {
             DependencyTarget::Local(place) => {
                 let there = &resolved.providers[*place];
-                let id = ProviderId::new(there.provider_id);
+                let place = started.place_of(&there.name);
+                let stopped = || format!("`{}` is stopped: start it first", there.name);
                 Ok(Dependency {
                     name: there.name.clone(),
                     type_name: there.type_name.clone(),
-                    handle: ProviderHandle::new(self.self_addr(), id),
-                    object: started.object_of(&there.name),
+                    at: At::Here(self.self_addr(), place.ok_or_else(stopped)?),
                 })
             }
             DependencyTarget::Remote { type_name, provider_id, address } => {
@@ -451,8 +470,7 @@ impl Instance {
                 Ok(Dependency {
                     name: format!("{type_name}:{provider_id}@{address}"),
                     type_name: type_name.clone(),
-                    handle: ProviderHandle::new(addr, ProviderId::new(*provider_id)),
-                    object: None,
+                    at: At::Elsewhere(ProviderHandle::new(addr, ProviderId::new(*provider_id))),
                 })
             }
         };

@@ -1,10 +1,17 @@
 //! Dependencies: the other providers that a provider of the configuration gets.
+//!
+//! A provider of this process is found through its [`ProviderPlace`], which stays when it is
+//! stopped and is taken by its successor. One elsewhere is found by its address, whoever serves
+//! there.
 
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use crate::ProviderHandle;
+use hg::ProviderId;
+use prim::sync::lock;
+
+use crate::{Addr, ProviderHandle};
 
 /// A need that providers of one type have of others: see
 /// [`Component::needs`](crate::component::Component::needs).
@@ -93,7 +100,44 @@ pub(crate) fn check<'a>(
     wrong
 }
 
-/// A provider that another one works with.
+/// An object that a provider lends to others.
+pub(crate) type SharedObject = Arc<dyn Any + Send + Sync>;
+
+/// The place of a provider of this process: its id, and the object that it lends while it runs.
+pub(crate) struct ProviderPlace(Mutex<(ProviderId, Option<SharedObject>)>);
+
+impl ProviderPlace {
+    pub(crate) fn new(id: ProviderId, object: Option<SharedObject>) -> Self {
+        Self(Mutex::new((id, object)))
+    }
+
+    /// A successor runs.
+    pub(crate) fn take(&self, id: ProviderId, object: Option<SharedObject>) {
+        *lock(&self.0) = (id, object);
+    }
+
+    /// The provider is stopped. Its object lives for as long as somebody uses it.
+    pub(crate) fn leave(&self) {
+        let object = lock(&self.0).1.take();
+        drop(object);
+    }
+}
+
+/// Where a dependency is.
+#[derive(Clone)]
+pub(crate) enum At {
+    /// In the process whose address this is.
+    Here(Addr, Arc<ProviderPlace>),
+    Elsewhere(ProviderHandle),
+}
+
+/// A provider that another one works with, which may be stopped and come back meanwhile.
+///
+/// Keep this, and ask it for the handle or the object at each use: one of this process that was
+/// stopped and started again (`margo admin ADDRESS stop NAME --needed`) is found by its name,
+/// whatever its id and object are then. Until it is back, calls end with
+/// [`NotRegistered`](crate::ForwardError::NotRegistered). One elsewhere is found by its address:
+/// when its process has been started again there, the next call reaches it.
 ///
 /// ```
 /// use margo::{Instance, Rpc, component::ProviderSpec};
@@ -106,7 +150,7 @@ pub(crate) fn check<'a>(
 ///     println!("asks `{}`, which is a `{}`", store.name(), store.type_name());
 ///     match store.object::<std::collections::HashMap<String, u64>>() {
 ///         Some(here) => here.get(key).copied(),
-///         None => instance.forward(GET, store.handle(), key).ok(),
+///         None => instance.forward(GET, &store.handle(), key).ok(),
 ///     }
 /// }
 /// # let instance = Instance::builder("na+sm://").start()?;
@@ -120,8 +164,7 @@ pub(crate) fn check<'a>(
 pub struct Dependency {
     pub(crate) name: String,
     pub(crate) type_name: String,
-    pub(crate) handle: ProviderHandle,
-    pub(crate) object: Option<Arc<dyn Any + Send + Sync>>,
+    pub(crate) at: At,
 }
 
 impl Dependency {
@@ -135,23 +178,28 @@ impl Dependency {
         &self.type_name
     }
 
-    /// Returns a handle to call it, wherever it is.
-    pub fn handle(&self) -> &ProviderHandle {
-        &self.handle
+    /// Returns a handle to call it, wherever it is now.
+    pub fn handle(&self) -> ProviderHandle {
+        match &self.at {
+            At::Here(own, place) => ProviderHandle::new(own.clone(), lock(&place.0).0),
+            At::Elsewhere(handle) => handle.clone(),
+        }
     }
 
     /// The object that its handlers share, of a provider of this process: to call without an RPC.
-    /// `None`: it is elsewhere, has none that it shows
+    /// `None`: it is elsewhere, stopped, has none that it shows
     /// ([`RunningProvider::shared_object`](crate::component::RunningProvider::shared_object)), or
     /// one of another type.
     pub fn object<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.object.clone()?.downcast().ok()
+        let At::Here(_, place) = &self.at else { return None };
+        let object = lock(&place.0).1.clone();
+        object?.downcast().ok()
     }
 }
 
 impl fmt::Debug for Dependency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Dependency({} of type {} at {:?})", self.name, self.type_name, self.handle)
+        write!(f, "Dependency({} of type {} at {:?})", self.name, self.type_name, self.handle())
     }
 }
 

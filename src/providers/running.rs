@@ -6,11 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hg::ProviderId;
 use margo_config::ResolvedProvider;
 use serde_json::Value;
 use ult::PoolRef;
 
 use crate::instance::provider_configs::ProviderConfigs;
+use crate::providers::dependency::ProviderPlace;
 use crate::{Provider, ProviderError};
 
 /// An error of a component, for people.
@@ -171,6 +173,8 @@ impl<T: Any + Send + Sync> RunningProvider for Provider<T> {
 #[derive(Default)]
 pub struct RunningProviders {
     running: Vec<Running>,
+    /// Providers that were stopped while others work with them, and are to come back.
+    awaited: Vec<Awaited>,
 }
 
 struct Running {
@@ -178,7 +182,21 @@ struct Running {
     type_name: String,
     /// The names of those of this process that it works with.
     needs: Vec<String>,
+    /// Where others find it.
+    place: Arc<ProviderPlace>,
     provider: Arc<dyn RunningProvider>,
+}
+
+struct Awaited {
+    name: String,
+    type_name: String,
+    place: Arc<ProviderPlace>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.place.leave();
+    }
 }
 
 impl Running {
@@ -205,7 +223,21 @@ impl RunningProviders {
         let asked = Arc::downgrade(&provider);
         configs.insert(&wanted.name, move || asked.upgrade()?.config());
         let (name, type_name) = (wanted.name.clone(), wanted.type_name.clone());
-        self.running.push(Running { name, type_name, needs, provider });
+        let (id, object) = (ProviderId::new(wanted.provider_id), provider.shared_object());
+        let place = match self.awaited.iter().position(|one| one.name == name) {
+            Some(at) => {
+                let place = self.awaited.remove(at).place;
+                place.take(id, object);
+                place
+            }
+            None => Arc::new(ProviderPlace::new(id, object)),
+        };
+        // One that comes back ends after those that work with it, too, and before those that it
+        // works with itself.
+        let first = self.running.iter().position(|one| one.needs.contains(&name));
+        let last = self.running.iter().rposition(|one| needs.contains(&one.name));
+        let at = first.unwrap_or(self.running.len()).max(last.map_or(0, |last| last + 1));
+        self.running.insert(at, Running { name, type_name, needs, place, provider });
     }
 
     /// Names, in the order in which they were started: that of the configuration, but each after
@@ -214,9 +246,26 @@ impl RunningProviders {
         self.running.iter().map(|one| one.name.as_str())
     }
 
-    pub(super) fn object_of(&self, name: &str) -> Option<Arc<dyn Any + Send + Sync>> {
-        let found = self.running.iter().find(|one| one.name == name);
-        found.and_then(|one| one.provider.shared_object())
+    /// Where others find a provider that runs.
+    pub(super) fn place_of(&self, name: &str) -> Option<Arc<ProviderPlace>> {
+        self.running.iter().find(|one| one.name == name).map(|one| one.place.clone())
+    }
+
+    /// The type of a provider that is to come back.
+    pub(super) fn awaited_type(&self, name: &str) -> Option<&str> {
+        self.awaited.iter().find(|one| one.name == name).map(|one| &*one.type_name)
+    }
+
+    /// The names of those that were [stopped](Self::stop_needed) while others work with them, and
+    /// have not been started again.
+    pub fn awaited(&self) -> impl Iterator<Item = &str> {
+        self.awaited.iter().map(|one| one.name.as_str())
+    }
+
+    /// The names of those that work with a provider, as errors say them.
+    fn needing(&self, name: &str) -> String {
+        let needing = self.running.iter().filter(|other| other.needs.iter().any(|it| it == name));
+        needing.map(|other| format!("`{}`", other.name)).collect::<Vec<_>>().join(", ")
     }
 
     fn find(&self, name: &str) -> Result<&Running, ProviderError> {
@@ -266,19 +315,44 @@ impl RunningProviders {
     }
 
     /// Stops one provider, after it was drained for at most `limit` if its type can be. Its name
-    /// and id are free again.
+    /// and id are free again. One that is [awaited](Self::awaited) is so no more.
     ///
     /// # Errors
     ///
     /// [`ProviderError::UnknownName`]; [`ProviderError::Needed`] if others work with it;
     /// [`ProviderError::Asked`] if requests are left: it runs on, and takes none.
     pub fn stop(&mut self, name: &str, limit: Duration) -> Result<(), ProviderError> {
-        let one = self.find(name)?;
-        let needing = self.running.iter().filter(|other| other.needs.iter().any(|it| it == name));
-        let by: Vec<_> = needing.map(|other| format!("`{}`", other.name)).collect();
+        let by = self.needing(name);
         if !by.is_empty() {
-            return Err(ProviderError::Needed { name: name.to_owned(), by: by.join(", ") });
+            return Err(ProviderError::Needed { name: name.to_owned(), by });
         }
+        if self.awaited_type(name).is_some() {
+            self.awaited.retain(|one| one.name != name);
+            return Ok(());
+        }
+        self.end(name, limit)
+    }
+
+    /// As [`stop`](Self::stop), also if others work with it. They find nothing in its place until
+    /// one of its name and type is started: see [`Dependency`](crate::component::Dependency).
+    ///
+    /// # Errors
+    ///
+    /// [`ProviderError::UnknownName`]; [`ProviderError::Asked`] if requests are left: it runs on,
+    /// and takes none.
+    pub fn stop_needed(&mut self, name: &str, limit: Duration) -> Result<(), ProviderError> {
+        if self.needing(name).is_empty() {
+            return self.stop(name, limit);
+        }
+        let one = self.find(name)?;
+        let (type_name, place) = (one.type_name.clone(), one.place.clone());
+        self.end(name, limit)?;
+        self.awaited.push(Awaited { name: name.to_owned(), type_name, place });
+        Ok(())
+    }
+
+    fn end(&mut self, name: &str, limit: Duration) -> Result<(), ProviderError> {
+        let one = self.find(name)?;
         match one.provider.drain(limit) {
             Err(error) if !error.is::<Unsupported>() => return Err(one.failed("drain")(error)),
             _ => {}

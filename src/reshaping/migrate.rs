@@ -15,7 +15,7 @@ use crate::dispatch::admit;
 use crate::dispatch::registered_rpc::RegisteredRpc;
 use crate::progress::control::MoveError;
 use crate::support::own_rpcs;
-use crate::{ElasticityError, PoolInfo, PoolKey, ProviderId, Rpc};
+use crate::{ElasticityError, PoolInfo, PoolKey, Rpc};
 
 impl InstanceLayout<'_> {
     /// Moves the progress ULT of shard 0 to another pool, while calls and handlers run. Returns
@@ -98,9 +98,9 @@ impl InstanceLayout<'_> {
 
     /// Progress has moved: the pool that it left may be removed.
     fn own_rpcs_follow(&self, pool: &PoolRef) {
-        for name in own_rpcs::ALL {
+        for (name, provider) in own_rpcs::all() {
             // Not served by an instance that does not listen.
-            let (rpc, provider) = (Rpc::<(), ()>::new(name), ProviderId::DEFAULT);
+            let rpc = Rpc::<(), ()>::new(name);
             let _ = self.instance.move_handlers(rpc, provider, pool, &mut Vec::new());
         }
     }

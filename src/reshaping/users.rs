@@ -46,8 +46,10 @@ impl Inner {
     fn rpcs_in(&self, pool: &PoolRef) -> Vec<String> {
         let name = |registration: &Registration| {
             // Those follow progress.
-            let is_here =
-                |entry: &&RegisteredRpc| entry.pool == *pool && !own_rpcs::ALL.contains(&entry.rpc);
+            let follows = |entry: &RegisteredRpc| {
+                own_rpcs::all().any(|own| own == (entry.rpc, entry.provider))
+            };
+            let is_here = |entry: &&RegisteredRpc| entry.pool == *pool && !follows(entry);
             let entry = registration.all_data::<RegisteredRpc>().find(is_here)?;
             Some(format!("RPC `{}` of provider {}", entry.rpc, entry.provider))
         };

@@ -51,8 +51,8 @@ fn request(args: &AdminArgs) -> Result<AdminRequest, Failure> {
         AdminCommand::Start { provider } => {
             AdminRequest::StartProvider { provider: entry(provider)? }
         }
-        AdminCommand::Stop { name: stop } => {
-            AdminRequest::StopProvider { name: name(stop), limit_msec }
+        AdminCommand::Stop { name: stop, needed } => {
+            AdminRequest::StopProvider { name: name(stop), needed: *needed, limit_msec }
         }
         AdminCommand::Drain { name: drain } => {
             AdminRequest::DrainProvider { name: name(drain), limit_msec }
@@ -135,7 +135,10 @@ fn tables(told: &Value) -> String {
         let words: Vec<_> = (0..columns.len()).filter(|at| columns[*at] != "provider_id").collect();
         let mut table = Table::new(&head, &words);
         for row in told[key].as_array().into_iter().flatten() {
-            table.row(columns.iter().map(|column| plain(&row[*column])));
+            table.row(columns.iter().map(|column| match *column {
+                "name" if row["running"] == false => format!("{} (stopped)", plain(&row["name"])),
+                column => plain(&row[column]),
+            }));
         }
         lines.extend(table.finish());
     }

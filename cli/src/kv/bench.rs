@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use margo::ForwardError;
 use margo::daemon::Failure;
-use margo::{ForwardError, ForwardRequest};
-use margo_provider_kv::{ClientError, KvClient, KvError};
+use margo_provider_kv::{KvClient, KvRequest};
 use serde::de::DeserializeOwned;
 
 use super::failed;
@@ -40,17 +40,14 @@ impl Load {
     }
 
     /// Makes one call for each key.
-    fn each<R: DeserializeOwned>(
+    fn each<R: DeserializeOwned + Send + 'static>(
         &self,
         verb: &'static str,
-        start: impl Fn(u64) -> Result<ForwardRequest<Result<R, KvError>>, ForwardError>,
+        start: impl Fn(u64) -> Result<KvRequest<R>, ForwardError>,
     ) -> Result<(), Failure> {
         let bar = KeyBar::new(verb, Some(self.keys));
         let (begun, mut under_way) = (Instant::now(), VecDeque::new());
-        let end = |request: ForwardRequest<Result<R, KvError>>| {
-            let ended = request.wait().map_err(ClientError::from).and_then(|result| Ok(result?));
-            ended.map(|_| bar.advance(1)).map_err(failed)
-        };
+        let end = |request: KvRequest<R>| request.wait().map(|_| bar.advance(1)).map_err(failed);
         for number in 0..self.keys {
             if under_way.len() >= usize::from(self.window) {
                 under_way.pop_front().map_or(Ok(()), &end)?;

@@ -60,7 +60,7 @@ mod rpc;
 mod steps;
 mod store_config;
 
-pub use client::{Collection, Entries, KvBatch, KvClient, MemberChange, MemberProgress};
+pub use client::{Collection, Entries, KvBatch, KvClient, KvRequest, MemberChange, MemberProgress};
 pub use config::KvConfig;
 pub use error::{ClientError, KvError, StartError};
 pub use members::{KvMember, Membership};

@@ -127,7 +127,7 @@ fn providers_come_move_and_go() {
     let xstream = json!({ "name": "own", "scheduler": { "pools": ["mine"] } });
     it.act(json!({ "act": "add_xstream", "xstream": xstream })).unwrap();
     let more = json!({ "pool": "mine", "dependencies": { "other": "adder_1" } });
-    assert_eq!(it.act(entry(2, 2, more)).unwrap(), json!({ "name": "adder_2" }));
+    assert_eq!(it.act(entry(2, 2, more)).unwrap(), json!({ "name": "adder_2", "provider_id": 2 }));
     assert_eq!((it.get(1).unwrap(), it.get(2).unwrap()), (41, 42));
 
     let told = it.act(json!({ "act": "list" })).unwrap();

@@ -90,13 +90,13 @@ impl Component for Indexes {
         assert_eq!((store.name(), store.type_name()), (&*object.0, "store"));
         let others: Vec<_> = spec.dependencies.all("others").to_vec();
         assert!(spec.dependencies.get("nothing").is_none());
-        let store = store.handle().clone();
+        let store = store.clone();
         let provider = spec.provider_of::<Store>(instance, object);
         let caller = instance.downgrade();
         provider.serve(ALL).returning(move |_| {
             let instance = caller.upgrade().expect("it serves");
-            let mut found = vec![instance.forward(GET, &store, &()).unwrap()];
-            let told = others.iter().map(|one| instance.forward(GET, one.handle(), &()).unwrap());
+            let mut found = vec![instance.forward(GET, &store.handle(), &()).unwrap()];
+            let told = others.iter().map(|one| instance.forward(GET, &one.handle(), &()).unwrap());
             found.extend(told);
             found
         })?;

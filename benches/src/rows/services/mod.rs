@@ -3,4 +3,5 @@
 //! Imports from `base`, `process`, `rows/rpc/pair.rs` and `rows/ult/on_ult.rs`. Each file by
 //! itself.
 
+pub(crate) mod blob;
 pub(crate) mod kv;

@@ -9,9 +9,9 @@ use serde::de::DeserializeOwned;
 use super::BlobClient;
 use crate::BlobError;
 use crate::rpc::{
-    APPEND, AppendArgs, BlobStat, CREATE, CreateArgs, Extent, PERSIST, PUT, PersistArgs, PutArgs,
-    READ, REMOVE, ReadArgs, ReadDone, RemoveArgs, STAT, StatArgs, TRUNCATE, TruncateArgs, WRITE,
-    WriteArgs,
+    APPEND, AppendArgs, BlobStat, CREATE, CreateArgs, Extent, LIST, ListArgs, ListPage, PERSIST,
+    PUT, PersistArgs, PutArgs, READ, REMOVE, ReadArgs, ReadDone, RemoveArgs, STAT, StatArgs,
+    TRUNCATE, TruncateArgs, WRITE, WriteArgs,
 };
 
 /// A call of a [`BlobClient`] in flight: to wait for, to await, to cancel.
@@ -183,6 +183,21 @@ impl BlobClient {
         limit: Duration,
     ) -> Result<BlobRequest<BlobStat>, ForwardError> {
         self.start(STAT.sending(), &StatArgs { name, checksum: false }, limit)
+    }
+
+    /// Starts [`list_page`](Self::list_page).
+    ///
+    /// # Errors
+    ///
+    /// [`ForwardError`]: nothing was sent.
+    pub fn start_list_page(
+        &self,
+        prefix: &str,
+        after: &str,
+        max: u32,
+        limit: Duration,
+    ) -> Result<BlobRequest<ListPage>, ForwardError> {
+        self.start(LIST.sending(), &ListArgs { prefix, after, max }, limit)
     }
 
     /// Starts [`remove`](Self::remove).

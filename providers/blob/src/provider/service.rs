@@ -16,7 +16,7 @@ use margo::cancel::CancelToken;
 use margo::{Bulk, BulkRequest, Handle, Instance, ult};
 
 use super::places::{Place, Places};
-use super::transfer::{Buffers, Piece, Pieces, Span, WINDOW, pull, push};
+use super::transfer::{Buffers, Filled, Piece, Pieces, SLACK, Span, WINDOW, pull, push};
 use crate::error::given_up;
 use crate::rpc::{
     AppendArgs, BlobStat, Checksum, CreateArgs, EXTENTS_MAX, Extent, ListArgs, ListPage,
@@ -145,18 +145,19 @@ impl Service {
         // Where it begins is decided when the first of it is there.
         let mut begun = None;
         let pieces = Pieces::new(spans, self.chunk_bytes);
-        let start = |piece: &Piece, buffer| {
-            request.bulk(bulk).start_pull(piece.memory, buffer, 0..piece.len)
-        };
-        let appended = pull(&name, pieces, buffers, start, |piece, buffer| {
+        let start =
+            |piece: &Piece, buffer, part| request.bulk(bulk).start_pull(piece.memory, buffer, part);
+        let appended = pull(&name, pieces, buffers, start, |filled| {
             let blob = blob.clone();
             let (at, buffer) = self.on_store(move |_| {
-                let bytes = &buffer[..piece.len];
                 let at = match begun {
-                    None => blob.append(bytes, len)?,
-                    Some(at) => piece.write_to(&*blob, bytes, at).map(|()| at)?,
+                    None => blob.append(filled.bytes(), len)?,
+                    Some(at) => {
+                        filled.piece.write_to(&*blob, filled.bytes(), at)?;
+                        at
+                    }
                 };
-                Ok::<_, BlobError>((at, buffer))
+                Ok::<_, BlobError>((at, filled.into_buffer()))
             })?;
             begun = Some(at);
             Ok(buffer)
@@ -201,15 +202,11 @@ impl Service {
             *len = rest.min(*len);
         }
         let bytes = spans.iter().map(|span| span.len).sum();
-        let start = |piece: &Piece, buffer| {
-            request.bulk(bulk).start_push(piece.memory, buffer, 0..piece.len)
-        };
-        push(&name, Pieces::new(spans, self.chunk_bytes), buffers, start, |piece, mut buffer| {
+        let start =
+            |piece: &Piece, buffer, part| request.bulk(bulk).start_push(piece.memory, buffer, part);
+        push(&name, Pieces::new(spans, self.chunk_bytes), buffers, start, |piece, buffer| {
             let blob = blob.clone();
-            self.on_store(move |_| {
-                piece.read_from(&*blob, &mut buffer[..piece.len])?;
-                Ok((piece, buffer))
-            })
+            self.on_store(move |_| Filled::read(&*blob, piece, buffer))
         })?;
         Ok(ReadDone { bytes, total })
     }
@@ -362,7 +359,7 @@ impl Service {
             };
             places.push(place);
         }
-        let get = |_: &Place<'_>| self.pool(instance)?.get(self.chunk_bytes);
+        let get = |_: &Place<'_>| self.pool(instance)?.get(self.chunk_bytes + SLACK);
         let free: Result<Vec<PooledBuffer>, BulkPoolError> = places.iter().map(get).collect();
         let failed = |error: BulkPoolError| BlobError::Transfer {
             name: name.to_string(),
@@ -375,7 +372,7 @@ impl Service {
         if let Some(pool) = self.buffers.get() {
             return Ok(pool);
         }
-        let spec = BulkPoolSpec::new().class(self.chunk_bytes, self.buffer_count);
+        let spec = BulkPoolSpec::new().class(self.chunk_bytes + SLACK, self.buffer_count);
         let pool = instance.memory().bulk_pool(&spec)?;
         // Where two make one at a time, the second is dropped.
         Ok(self.buffers.get_or_init(|| pool))
@@ -391,14 +388,14 @@ impl Service {
         spans: Vec<Span>,
         buffers: Buffers<'_>,
     ) -> Result<(), BlobError> {
-        let start = |piece: &Piece, buffer| -> BulkRequest<PooledBuffer> {
-            request.bulk(bulk).start_pull(piece.memory, buffer, 0..piece.len)
+        let start = |piece: &Piece, buffer, part| -> BulkRequest<PooledBuffer> {
+            request.bulk(bulk).start_pull(piece.memory, buffer, part)
         };
-        pull(name, Pieces::new(spans, self.chunk_bytes), buffers, start, |piece, buffer| {
+        pull(name, Pieces::new(spans, self.chunk_bytes), buffers, start, |filled| {
             let blob = blob.clone();
             self.on_store(move |_| {
-                piece.write_to(&*blob, &buffer[..piece.len], 0)?;
-                Ok(buffer)
+                filled.piece.write_to(&*blob, filled.bytes(), 0)?;
+                Ok(filled.into_buffer())
             })
         })
     }

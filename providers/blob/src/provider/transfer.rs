@@ -1,10 +1,20 @@
 //! Data between the origin's memory and a blob: piece by piece, several of them under way.
 //!
 //! While one piece is on the wire, others are, too, or are read from or written to the disk. A
-//! piece is at most as long as a buffer, ends where a block ends if it can, and may have parts of
-//! many extents.
+//! piece is at most as long as a buffer has room, ends where a block ends if it can, and may have
+//! parts of many extents.
+//!
+//! # Where data lies in a buffer
+//!
+//! The kernel copies it twice: between the processes, and between buffer and page cache. Some
+//! processors take 4 to 6 times as long for that when the destination lies up to 63 bytes further
+//! in its page than the source (AMD EPYC, 1 MiB: 2.4 in place of 10.7 GB/s, 2.8 in place of 15.4).
+//! Files lie at the beginning of pages, and long vectors of programs, as those of the pool, 16
+//! bytes behind it. So data begins [`AHEAD`] bytes behind the beginning of a page, which is far
+//! enough from both in each direction.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use margo::BulkRequest;
 use margo::bulk_memory::PooledBuffer;
@@ -12,6 +22,21 @@ use margo::bulk_memory::PooledBuffer;
 use super::places::Place;
 use crate::store::{BLOCK_BYTES, Blob};
 use crate::{BlobError, BlobName};
+
+/// Bytes of a page, or a part of those of a large one.
+const PAGE: usize = 4096;
+
+/// Bytes from the beginning of a page to the data of a buffer.
+const AHEAD: usize = 128;
+
+/// Bytes of a buffer in which there is no data.
+pub(super) const SLACK: usize = PAGE + AHEAD;
+
+/// The part of a buffer in which the bytes of a piece are.
+fn part_of(buffer: &[u8], len: usize) -> Range<usize> {
+    let begin = buffer.as_ptr().addr().next_multiple_of(PAGE) - buffer.as_ptr().addr() + AHEAD;
+    begin..begin + len
+}
 
 /// Buffers that a request may have at once. Two keep wire and disk busy as long as both are steady.
 pub(super) const WINDOW: usize = 4;
@@ -117,26 +142,56 @@ fn taken(span: &Span, room: usize) -> usize {
 
 type Pull = BulkRequest<PooledBuffer>;
 
+/// A piece whose bytes are in a part of a buffer.
+pub(super) struct Filled {
+    pub(super) piece: Piece,
+    buffer: PooledBuffer,
+    part: Range<usize>,
+}
+
+impl Filled {
+    /// The bytes of the piece.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.buffer[self.part.clone()]
+    }
+
+    pub(super) fn into_buffer(self) -> PooledBuffer {
+        self.buffer
+    }
+
+    /// Fills a buffer with what a blob has.
+    pub(super) fn read(
+        blob: &dyn Blob,
+        piece: Piece,
+        mut buffer: PooledBuffer,
+    ) -> Result<Self, BlobError> {
+        let part = part_of(&buffer, piece.len);
+        piece.read_from(blob, &mut buffer[part.clone()])?;
+        Ok(Self { piece, buffer, part })
+    }
+}
+
 /// Pulls the pieces, as many at a time as there are buffers, and hands them to `store` in order,
 /// which gives the buffer back.
 pub(super) fn pull(
     name: &BlobName,
     mut pieces: Pieces,
     mut buffers: Buffers<'_>,
-    start: impl Fn(&Piece, PooledBuffer) -> Pull,
-    mut store: impl FnMut(Piece, PooledBuffer) -> Result<PooledBuffer, BlobError>,
+    start: impl Fn(&Piece, PooledBuffer, Range<usize>) -> Pull,
+    mut store: impl FnMut(Filled) -> Result<PooledBuffer, BlobError>,
 ) -> Result<(), BlobError> {
-    let mut flying: VecDeque<(Piece, Pull)> = VecDeque::new();
+    let mut flying: VecDeque<(Piece, Range<usize>, Pull)> = VecDeque::new();
     loop {
         while let Some(buffer) = buffers.free.pop() {
             let Some(piece) = pieces.next() else { break };
-            let pull = start(&piece, buffer);
-            flying.push_back((piece, pull));
+            let part = part_of(&buffer, piece.len);
+            let pull = start(&piece, buffer, part.clone());
+            flying.push_back((piece, part, pull));
         }
-        let Some((piece, pull)) = flying.pop_front() else { return Ok(()) };
+        let Some((piece, part, pull)) = flying.pop_front() else { return Ok(()) };
         let (result, buffer) = pull.wait();
         result.map_err(|error| BlobError::transfer(name.as_str(), &error))?;
-        buffers.free.push(store(piece, buffer)?);
+        buffers.free.push(store(Filled { piece, buffer, part })?);
     }
 }
 
@@ -146,8 +201,8 @@ pub(super) fn push(
     name: &BlobName,
     pieces: Pieces,
     mut buffers: Buffers<'_>,
-    start: impl Fn(&Piece, PooledBuffer) -> Pull,
-    mut load: impl FnMut(Piece, PooledBuffer) -> Result<(Piece, PooledBuffer), BlobError>,
+    start: impl Fn(&Piece, PooledBuffer, Range<usize>) -> Pull,
+    mut load: impl FnMut(Piece, PooledBuffer) -> Result<Filled, BlobError>,
 ) -> Result<(), BlobError> {
     let mut flying: VecDeque<Pull> = VecDeque::new();
     let arrived = |push: Pull| {
@@ -161,8 +216,8 @@ pub(super) fn push(
             buffers.free.push(arrived(push)?);
         }
         let Some(buffer) = buffers.free.pop() else { break };
-        let (piece, buffer) = load(piece, buffer)?;
-        flying.push_back(start(&piece, buffer));
+        let Filled { piece, buffer, part } = load(piece, buffer)?;
+        flying.push_back(start(&piece, buffer, part));
     }
     flying.into_iter().try_for_each(|push| arrived(push).map(drop))
 }
@@ -177,6 +232,16 @@ mod tests {
 
     fn span(memory: u64, offset: u64, len: u64) -> Span {
         Span { memory, offset, len }
+    }
+
+    #[test]
+    fn data_lies_where_copies_are_fast() {
+        let memory = vec![0; 4 * SLACK];
+        for from in 0..PAGE + 2 {
+            let buffer = &memory[from..from + SLACK + 10];
+            let part = part_of(buffer, 10);
+            assert_eq!(buffer[part].as_ptr().addr() % PAGE, AHEAD);
+        }
     }
 
     #[test]

@@ -292,6 +292,9 @@ fn calls_go_on_while_their_caller_does() {
             blobs.start_persist("a", PATIENCE).unwrap().wait().unwrap().unwrap();
             let stat = blobs.start_stat("a", PATIENCE).unwrap().wait().unwrap().unwrap();
             assert_eq!(stat.len, 7);
+            let page = blobs.start_list_page("", "a", 1, PATIENCE).unwrap().wait();
+            let page = page.unwrap().unwrap();
+            assert_eq!((page.blobs[0].name.as_str(), page.more), ("b", true));
             for blob in ["a", "b", "c"] {
                 blobs.start_remove(blob, PATIENCE).unwrap().wait().unwrap().unwrap();
             }

@@ -1,8 +1,9 @@
 //! The origin side: keys and values as method calls.
 //!
 //! Read this file, then `cluster.rs` (which server has a key, and how keys that move are followed),
-//! `member.rs` (a server), `batch.rs` (several changes, and which bytes travel how), `entries.rs`
-//! (lists), `collection.rs` (documents), `change_members.rs` (the administrator of servers).
+//! `member.rs` (a server), `start.rs` (calls that go on while their caller does), `batch.rs`
+//! (several changes, and which bytes travel how), `entries.rs` (lists), `collection.rs`
+//! (documents), `change_members.rs` (the administrator of servers).
 
 mod batch;
 mod change_members;
@@ -10,12 +11,13 @@ mod cluster;
 mod collection;
 mod entries;
 mod member;
+mod start;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use margo::encoding::Bytes;
-use margo::{ForwardError, ForwardRequest, Instance, ProviderHandle};
+use margo::{Instance, ProviderHandle};
 
 pub use self::batch::KvBatch;
 pub use self::change_members::{MemberChange, MemberProgress};
@@ -23,6 +25,7 @@ use self::cluster::{Cluster, Known};
 pub use self::collection::Collection;
 pub use self::entries::Entries;
 use self::member::{Clock, Member, result_of_key};
+pub use self::start::KvRequest;
 use crate::members::Membership;
 use crate::model::{Batch, Change, Changed, Condition, Durability, KeyRange, Outcomes};
 use crate::rpc::{
@@ -168,8 +171,7 @@ impl KvClient {
     }
 
     /// Asks who shares out the keys now, and follows them; `None`: the providers know of no others.
-    /// Other calls do so by themselves when they find that a key has moved, but for
-    /// [`start_get`](Self::start_get) and [`start_put`](Self::start_put).
+    /// Other calls do so by themselves when they find that a key has moved.
     ///
     /// # Errors
     ///
@@ -241,7 +243,14 @@ impl KvClient {
         if is_whole && let Some((_, Err(error))) = answers.pop_if(|(_, answer)| answer.is_err()) {
             return Err(error);
         }
-        let mut results = vec![Err(KvError::NotFound); keys.len()];
+        let mut results = match (is_whole, answers.pop()) {
+            // Of all keys, in their order.
+            (true, Some((_, Ok(found)))) => found,
+            (_, last) => {
+                answers.extend(last);
+                vec![Err(KvError::NotFound); keys.len()]
+            }
+        };
         for (places, answer) in answers {
             let found = answer.unwrap_or_else(|error| {
                 let error = result_of_key(error);
@@ -488,61 +497,6 @@ impl KvClient {
     /// [`ClientError`].
     pub fn stat(&self, limit: Duration) -> Result<Vec<KvStat>, ClientError> {
         self.known.cluster().ask_all(STAT, &(), limit)
-    }
-
-    /// As [`get`](Self::get), and returns when the call is on its way, so that several are at a
-    /// time. A value of more than `most` bytes is [`TooSmall`](KvError::TooSmall); one that is
-    /// longer than the eager size of the transport takes a further round trip. A key that is
-    /// [`Moved`](KvError::Moved) is not followed: [`membership`](Self::membership) does so for
-    /// later calls.
-    ///
-    /// ```
-    /// # use margo::{Instance, ProviderHandle, ProviderId};
-    /// # use margo_provider_kv::*;
-    /// # let limit = std::time::Duration::from_secs(10);
-    /// # let service = Instance::builder("na+sm://").start()?;
-    /// # let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
-    /// # let config = KvConfig::new(StoreConfig::memory(MemoryOrder::Ordered));
-    /// # let running = KvProvider::start(provider, &config)?;
-    /// # let target = ProviderHandle::new(service.self_addr(), ProviderId::new(1));
-    /// # let kv = KvClient::new(&service, target);
-    /// let puts = [b"a", b"b"].map(|key| kv.start_put(key, b"value", limit));
-    /// for put in margo::wait_all(puts.into_iter().collect::<Result<Vec<_>, _>>()?) {
-    ///     put??;
-    /// }
-    /// assert_eq!(kv.start_get(b"b", 100, limit)?.wait()??.value.0, b"value");
-    /// # drop(running);
-    /// # service.finalize_and_wait()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`RpcCall::start`](margo::RpcCall::start).
-    pub fn start_get(
-        &self,
-        key: &[u8],
-        most: u64,
-        limit: Duration,
-    ) -> Result<ForwardRequest<Result<Found, KvError>>, ForwardError> {
-        let args = GetArgs { key: Bytes(key), most };
-        self.known.cluster().member(key).start(GET.sending(), &args, limit)
-    }
-
-    /// As [`put`](Self::put), and returns when the call is on its way, as
-    /// [`start_get`](Self::start_get) does. The value travels with it, so it is not for long ones.
-    ///
-    /// # Errors
-    ///
-    /// As [`RpcCall::start`](margo::RpcCall::start).
-    pub fn start_put(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        limit: Duration,
-    ) -> Result<ForwardRequest<Result<u64, KvError>>, ForwardError> {
-        let args = self.put_args(key, value, Condition::Always);
-        self.known.cluster().member(key).start(PUT.sending(), &args, limit)
     }
 
     fn put_args<'a>(

@@ -20,6 +20,20 @@ pub(crate) trait View: Send + Sync {
     /// Shows the record of `key`, if it is there. Returns whether it is.
     fn get(&self, key: &[u8], found: &mut dyn FnMut(Record<'_>)) -> Result<bool, KvError>;
 
+    /// Shows the records of keys that are there, each with the number that stands before its key,
+    /// or an error in its place. A lock may be held meanwhile, so `found` is to be quick.
+    fn get_each(
+        &self,
+        keys: &[(usize, &[u8])],
+        found: &mut dyn FnMut(usize, Result<Record<'_>, KvError>),
+    ) {
+        for (number, key) in keys {
+            if let Err(error) = self.get(key, &mut |record| found(*number, Ok(record))) {
+                found(*number, Err(error));
+            }
+        }
+    }
+
     /// Shows the records of a range in their order, or backwards, until `visit` breaks. No lock is
     /// held meanwhile, so it may take its time.
     fn scan(

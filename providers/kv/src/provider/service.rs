@@ -128,26 +128,32 @@ impl Service {
         };
         let (mut values, page_bytes) = (Vec::new(), self.page_bytes);
         let served = self.members.served();
-        let place = |(at, key): (usize, &Bytes<&[u8]>)| {
-            if at % STEP == STEP - 1 {
+        let mut places = vec![Err(KvError::NotFound); args.keys.len()];
+        for from in (0..args.keys.len()).step_by(STEP) {
+            if from > 0 {
                 margo::ult::yield_now();
             }
-            served.reads(key)?;
-            let (view, mut place) =
-                (&views[shard_of_key(key, views.len())], Err(KvError::NotFound));
-            view.get(key, &mut |Record { version, value }| {
-                let (from, need) = (values.len(), value.len() as u64);
-                place = match need > args.most.min(page_bytes - from as u64) {
-                    true => Err(KvError::TooSmall { need }),
-                    false => {
+            // By shard, without keys of other servers.
+            let mut asked = vec![Vec::with_capacity(STEP / views.len()); views.len()];
+            for (at, key) in args.keys.iter().enumerate().skip(from).take(STEP) {
+                match served.reads(key) {
+                    Ok(()) => asked[shard_of_key(key, views.len())].push((at, &**key)),
+                    Err(moved) => places[at] = Err(moved),
+                }
+            }
+            for (view, asked) in views.iter().zip(asked) {
+                view.get_each(&asked, &mut |at, record| {
+                    places[at] = record.and_then(|Record { version, value }| {
+                        let (from, need) = (values.len(), value.len() as u64);
+                        if need > args.most.min(page_bytes - from as u64) {
+                            return Err(KvError::TooSmall { need });
+                        }
                         values.extend_from_slice(value);
                         Ok((version, from..values.len()))
-                    }
-                };
-            })?;
-            place
-        };
-        let places: Vec<_> = args.keys.iter().enumerate().map(place).collect();
+                    });
+                });
+            }
+        }
         let found = places.into_iter().zip(&args.keys).map(|(place, key)| match place {
             Ok((version, place)) => Ok(Found { version, value: Bytes(&values[place]) }),
             Err(KvError::NotFound) => Err(self.absent(key)),

@@ -1,6 +1,6 @@
 //! Memory for values under way, and changes that wait to be written.
 
-use margo_provider_kv::KvError;
+use margo_provider_kv::{ClientError, KvError};
 
 use crate::common::{PATIENCE, client_of, on_each_disk, on_each_with, pattern, refusal, until};
 
@@ -56,12 +56,14 @@ fn what_a_full_queue_refuses_is_not_stored_and_all_else_is() {
                 round.set(round.get().wrapping_add(1));
                 let puts = (0..64).map(|n| kv.start_put(&[n], &[round.get()], PATIENCE).unwrap());
                 let mut has_refused = false;
-                for (n, put) in (0..).zip(margo::wait_all(puts)) {
+                let puts: Vec<_> = puts.collect();
+                for (n, put) in (0..).zip(puts) {
+                    let put = put.wait();
                     let stored = kv.get(&[n], PATIENCE).map(|found| found.value.0 == [round.get()]);
-                    match put.unwrap() {
+                    match put {
                         Ok(_) => assert!(stored.unwrap()),
                         Err(error) => {
-                            assert_eq!(error, KvError::Busy);
+                            assert!(matches!(error, ClientError::Kv(KvError::Busy)), "{error}");
                             assert!(!stored.unwrap_or(false));
                             has_refused = true;
                         }

@@ -1,6 +1,7 @@
 //! Values of all lengths: in messages, fetched, and by bulk transfer.
 
-use margo_provider_kv::{Condition, KvError};
+use margo::ForwardError;
+use margo_provider_kv::{ClientError, Condition, KvError};
 
 use crate::common::{PATIENCE, on_each, on_each_with, pattern, refusal};
 
@@ -85,14 +86,28 @@ fn calls_are_pipelined() {
     on_each(|pair| {
         let key = |number: u16| number.to_be_bytes();
         let puts = (0..200).map(|n| pair.kv.start_put(&key(n), &pattern(50, n.into()), PATIENCE));
-        for put in margo::wait_all(puts.map(Result::unwrap)) {
-            put.unwrap().unwrap();
+        for put in puts.map(Result::unwrap).collect::<Vec<_>>() {
+            put.wait().unwrap();
         }
         let gets = (0..200).map(|n| pair.kv.start_get(&key(n), 50, PATIENCE).unwrap());
-        for (n, get) in margo::wait_all(gets).into_iter().enumerate() {
-            assert_eq!(get.unwrap().unwrap().value.0, pattern(50, n as u64));
+        for (n, get) in gets.collect::<Vec<_>>().into_iter().enumerate() {
+            assert_eq!(get.wait().unwrap().value.0, pattern(50, n as u64));
         }
-        let get = pair.kv.start_get(&key(7), 49, PATIENCE).unwrap().wait().unwrap();
-        assert_eq!(get, Err(KvError::TooSmall { need: 50 }));
+        let get = pair.kv.start_get(&key(7), 49, PATIENCE).unwrap().wait();
+        assert!(matches!(get, Err(ClientError::Kv(KvError::TooSmall { need: 50 }))), "{get:?}");
+        // Together with other things; cancelled; awaited.
+        let get = pair.kv.start_get(&key(7), 50, PATIENCE).unwrap();
+        assert_eq!(margo::ult::wait_any(&[get.ready().unwrap()], None), Some(0));
+        assert!(get.test());
+        assert_eq!(margo::ult::block_on(get).unwrap().value.0, pattern(50, 7));
+        let get = pair.kv.start_get(&key(7), 50, PATIENCE).unwrap();
+        get.cancel();
+        match get.wait() {
+            Ok(found) => assert_eq!(found.value.0, pattern(50, 7)),
+            Err(error) => {
+                let is_so = matches!(error, ClientError::Forward(ForwardError::Canceled { .. }));
+                assert!(is_so, "{error}");
+            }
+        }
     });
 }

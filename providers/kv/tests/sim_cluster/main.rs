@@ -251,6 +251,25 @@ impl Cluster {
         }
     }
 
+    /// Puts values of several keys by calls that are under way at the same time.
+    fn start_puts(&self, kv: &KvClient, keys: &[String], limit: Duration) {
+        let values: Vec<_> = keys.iter().map(|_| self.history().value().1).collect();
+        let ended = self.timed(limit, |limit| {
+            let start = |(key, value): (&String, &u64)| {
+                kv.start_put(key.as_bytes(), &value.to_le_bytes(), limit)
+            };
+            let started: Vec<_> = keys.iter().zip(&values).map(start).collect();
+            started.into_iter().map(|put| put?.wait()).collect::<Vec<_>>()
+        });
+        let mut history = self.history();
+        for ((put, key), value) in ended.into_iter().zip(keys).zip(values) {
+            match put {
+                Ok(version) => history.wrote(key, value, version, None),
+                Err(error) => failed(&mut history, value, &error),
+            }
+        }
+    }
+
     fn get_many(&self, kv: &KvClient, keys: &[String], limit: Duration) {
         let begun = self.begin();
         let names: Vec<_> = keys.iter().map(String::as_bytes).collect();
@@ -298,7 +317,7 @@ impl Cluster {
                 _ => millis(random, 20..800),
             };
             let keys: Vec<_> = (0..random.usize(1..6)).map(|_| key(random.usize(..KEYS))).collect();
-            match random.u8(0..8) {
+            match random.u8(0..9) {
                 0 | 1 => self.put(kv, &keys[0], None, limit),
                 2 | 3 => {
                     if let Ok(Some(version)) = self.get(kv, &keys[0], limit) {
@@ -308,6 +327,7 @@ impl Cluster {
                 4 => drop(self.get(kv, &keys[0], limit)),
                 5 => self.put_many(kv, &keys, limit),
                 6 => self.get_many(kv, &keys, limit),
+                7 => self.start_puts(kv, &keys, limit),
                 _ => _ = self.list(kv, limit),
             }
         }

@@ -98,6 +98,21 @@ impl View for RwLock<Tree> {
         Ok(row.inspect(|row| found(row.record())).is_some())
     }
 
+    /// Looks keys up in two rounds: the rows of the first one are waited for together.
+    fn get_each(
+        &self,
+        keys: &[(usize, &[u8])],
+        found: &mut dyn FnMut(usize, Result<Record<'_>, KvError>),
+    ) {
+        let tree = self.read().unwrap_or_else(PoisonError::into_inner);
+        let rows: Vec<_> = keys.iter().map(|(number, key)| (*number, tree.get(*key))).collect();
+        for (number, row) in rows {
+            if let Some(row) = row {
+                found(number, Ok(row.record()));
+            }
+        }
+    }
+
     fn scan(
         &self,
         range: Bounds<'_>,

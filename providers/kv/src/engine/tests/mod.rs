@@ -103,6 +103,9 @@ fn times(count: u64) -> u64 {
     if std::env::var_os("MARGO_CI_LONG").is_some() { 100 * count } else { count }
 }
 
+/// A version and a value.
+type Versioned = (u64, Vec<u8>);
+
 /// A key, its version and its value.
 type Found = (Vec<u8>, u64, Vec<u8>);
 
@@ -124,6 +127,20 @@ impl Database {
         })?;
         assert_eq!(is_there, found.is_some());
         Ok(found)
+    }
+
+    /// Versions and values of keys, in their order.
+    fn get_each(&self, keys: &[Vec<u8>]) -> Vec<Result<Option<Versioned>, KvError>> {
+        let mut all = vec![Ok(None); keys.len()];
+        // Numbers are the caller's.
+        let numbered = (0..).map(|at| at + 100).zip(keys.iter().map(Vec::as_slice));
+        let numbered: Vec<_> = numbered.collect();
+        self.view().unwrap().get_each(&numbered, &mut |number, record| {
+            let own = |Record { version, value }: Record<'_>| Some((version, value.to_vec()));
+            let before = std::mem::replace(&mut all[number - 100], record.map(own));
+            assert_eq!(before, Ok(None), "told twice");
+        });
+        all
     }
 
     fn value(&self, key: impl AsRef<[u8]>) -> Option<Vec<u8>> {

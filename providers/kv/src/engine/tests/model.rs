@@ -150,6 +150,13 @@ fn compare(
     for (key, version, value) in &expected {
         assert_eq!(database.get(key).unwrap(), Some((*version, value.clone())));
     }
+    let there = expected
+        .iter()
+        .map(|(key, version, value)| (key.clone(), Ok(Some((*version, value.clone())))));
+    let missing = ["no key", "", "aa"].map(|key| key.as_bytes().to_vec()).into_iter();
+    let missing = missing.filter(|key| !model.map.contains_key(key)).map(|key| (key, Ok(None)));
+    let (keys, found): (Vec<_>, Vec<_>) = missing.chain(there).unzip();
+    assert_eq!(database.get_each(&keys), found);
     let owned = (range.0.as_ref().map(|key| &key[..]), range.1.as_ref().map(|key| &key[..]));
     let is_in = |record: &&(Vec<u8>, u64, Vec<u8>)| {
         std::ops::RangeBounds::<[u8]>::contains(&owned, record.0.as_slice())
