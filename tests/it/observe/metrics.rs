@@ -64,9 +64,13 @@ fn a_snapshot_shows_who_waits_for_whom() {
         assert_eq!((peer.calls_in_flight, peer.link.as_str()), (3, "connected"));
         assert_eq!(seen.peers.oldest_call_sec, peer.oldest_call_sec);
         assert!(peer.oldest_call_sec.unwrap() < PATIENCE.as_secs_f64());
-        assert!(peer.sent_bytes.unwrap() > 0);
-        // A request each, and no answer yet.
-        assert_eq!((peer.sent_messages, peer.received_messages), (Some(3), Some(0)), "{peer:?}");
+        // Libraries of fabrics do not tell.
+        if peer.address.starts_with("na+") {
+            assert!(peer.sent_bytes.unwrap() > 0);
+            // A request each, and no answer yet.
+            let messages = (peer.sent_messages, peer.received_messages);
+            assert_eq!(messages, (Some(3), Some(0)), "{peer:?}");
+        }
         assert_eq!(seen.network.requests_sent, before.network.requests_sent + 3);
         assert_eq!(seen.shards[0].in_flight, 3);
 
