@@ -201,7 +201,13 @@ impl KvClient {
             }
             cluster = self.known.cluster();
             let again: Vec<_> = moved.iter().map(|place| changes[*place].clone()).collect();
-            let told = self.send(&cluster, &again, tries.clock.left())?;
+            let told = match self.send(&cluster, &again, tries.clock.left()) {
+                // Others have been made: this is no error of the whole.
+                Err(error) if again.len() < changes.len() => {
+                    vec![Err(result_of_key(error)); again.len()]
+                }
+                told => told?,
+            };
             for (place, told) in moved.into_iter().zip(told) {
                 outcomes[place] = told;
             }

@@ -551,14 +551,14 @@ fn run(seed: u64, joining: usize) -> (usize, usize) {
     counts
 }
 
-// Slow: three runs of seven instances, or ten.
+// Slow: four runs of seven instances, or ten.
 #[test]
 fn what_three_servers_tell_in_trouble_is_one_order_of_changes() {
     let test = "what_three_servers_tell_in_trouble_is_one_order_of_changes";
     alone(module_path!(), test, || run_seeds(0));
 }
 
-// Slow: three runs of seven instances, or ten.
+// Slow: four runs of seven instances, or ten.
 #[test]
 fn what_servers_tell_that_join_and_leave_is_one_order_of_changes() {
     let test = "what_servers_tell_that_join_and_leave_is_one_order_of_changes";
@@ -567,12 +567,15 @@ fn what_servers_tell_that_join_and_leave_is_one_order_of_changes() {
 
 fn run_seeds(joining: usize) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seeds = match (number("MARGO_SIM_SEED"), number("MARGO_SIM_SEEDS")) {
-        (Some(seed), _) => seed..seed + 1,
-        (None, count) => 0..count.unwrap_or(3),
+    let seeds: Vec<_> = match (number("MARGO_SIM_SEED"), number("MARGO_SIM_SEEDS")) {
+        (Some(seed), _) => vec![seed],
+        (None, Some(count)) => (0..count).collect(),
+        // The last one has found that a batch whose second try had no answer, for keys that had
+        // moved, did not tell what the first one had done.
+        (None, None) => vec![0, 1, 2, 17],
     };
     let (mut acknowledged, mut unanswered) = (0, 0);
-    let count = seeds.end - seeds.start;
+    let count = seeds.len();
     for seed in seeds {
         let counts = std::panic::catch_unwind(|| run(seed, joining)).unwrap_or_else(|panic| {
             let test = "cargo test -p margo-provider-kv --test sim_cluster";
