@@ -4,7 +4,8 @@
 //! A text is a length of 64 bits and its bytes. A result is a byte that says whether it was done,
 //! a text, which is the error or what is told, and a value if the RPC has one.
 //!
-//! Whoever may call `__admin__` may call these, if a rule of `margo.security.allow` lets them.
+//! These RPCs are for callers who may call `__admin__`, where a rule of `margo.security.allow` is
+//! about these names, too.
 
 use std::sync::Arc;
 

@@ -132,7 +132,7 @@ pub(super) enum Undone {
 pub(super) struct Acts {
     administered: Weak<Mutex<RunningProviders>>,
     components: Arc<[Box<dyn Component>]>,
-    /// Those whom the rules let call `__admin__`, if there are rules: only they may do the same by
+    /// The callers of `__admin__` by the rules, if there are rules. Nobody else may do the same by
     /// RPCs of other names, which a rule for all RPCs is about as well.
     admins: Option<Callers>,
     /// Requests of others.

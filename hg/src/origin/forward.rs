@@ -120,7 +120,7 @@ impl<T> Core<T> {
         encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
         token: T,
     ) -> Result<OpRef, Box<(HgError, T)>> {
-        self.begin_call(to, id, (options, None), encode, token)
+        self.forward_on_behalf(to, id, (options, None), encode, token)
     }
 
     /// As [`forward`](Self::forward), on behalf of somebody, of whom the target is told.
@@ -128,6 +128,7 @@ impl<T> Core<T> {
     /// # Errors
     ///
     /// As `forward`, and [`na::Error::InvalidArgument`] for a target that may not understand it.
+    #[inline]
     pub fn forward_on_behalf(
         &self,
         to: &Addr,
@@ -139,26 +140,6 @@ impl<T> Core<T> {
         if on_behalf_of.is_some() && !self.may_understand(to) {
             return Err(Box::new((not_told(to), token)));
         }
-        self.begin_call(to, id, (options, on_behalf_of), encode, token)
-    }
-
-    /// Returns whether a peer understands what is said beside the header, or is to prove that it is
-    /// one of ours.
-    fn may_understand(&self, to: &Addr) -> bool {
-        let is_local = self.options.loopback && *to == self.self_addr;
-        let proves = self.options.membership.is_some() && !self.endpoint.knows_principals(to);
-        is_local || proves || self.endpoint.carries_extensions(to)
-    }
-
-    #[inline]
-    fn begin_call(
-        &self,
-        to: &Addr,
-        id: RpcId,
-        (options, on_behalf_of): (ForwardOptions, Option<&OnBehalfOf>),
-        encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
-        token: T,
-    ) -> Result<OpRef, Box<(HgError, T)>> {
         let local = self.options.loopback && *to == self.self_addr;
         let (op, tag, no_response) = self.admit_call(id, options, local, token)?;
         let mut admitted = Admitted { core: self, op, armed: true };
@@ -220,6 +201,14 @@ impl<T> Core<T> {
             }
             Err(error) => self.withdraw(op, true, error),
         }
+    }
+
+    /// Returns whether a peer understands what is said beside the header, or is to prove that it is
+    /// one of ours.
+    fn may_understand(&self, to: &Addr) -> bool {
+        let is_local = self.options.loopback && *to == self.self_addr;
+        let proves = self.options.membership.is_some() && !self.endpoint.knows_principals(to);
+        is_local || proves || self.endpoint.carries_extensions(to)
     }
 
     /// Returns where we stand with the target of a call, and in which format that is written;

@@ -1,7 +1,7 @@
 //! Items arrive as they were sent, in order, whatever their size and the transport.
 
 use margo::encoding::Bytes;
-use margo_stream::{ReceiveSpec, Receiver, Route, SendSpec, Sender, Stream};
+use margo_stream::{ReceiveSpec, Receiver, Route, SendSpec, Sender, Stream, StreamError};
 use serde::{Deserialize, Serialize};
 
 use crate::common::{NUMBERS, client, end, instance, receiver, sender};
@@ -106,6 +106,57 @@ fn data_comes_with_its_item_and_goes_back() {
         assert_eq!(numbers, (0..50).flat_map(|n| [n, n]).collect::<Vec<_>>());
         sending.join().unwrap();
         drop(receiver);
+        end([client, service]);
+    }
+}
+
+/// Numbers of which peers may send others than this side takes.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
+struct Digit(u64);
+
+impl From<Digit> for u64 {
+    fn from(digit: Digit) -> Self {
+        digit.0
+    }
+}
+
+impl TryFrom<u64> for Digit {
+    type Error = String;
+
+    fn try_from(number: u64) -> Result<Self, String> {
+        if number < 10 { Ok(Self(number)) } else { Err(format!("{number} is no digit")) }
+    }
+}
+
+#[test]
+fn an_item_that_cannot_be_decoded_ends_its_batch_and_the_stream() {
+    const DIGITS: Stream<Digit> = Stream::new("digits");
+    for folds in [false, true] {
+        let (service, client) = (instance("na+sm://"), client("na+sm://"));
+        let mut receiver = Receiver::serve(&[&service], DIGITS, &ReceiveSpec::new()).unwrap();
+        let to = receiver.addresses();
+        let spec = SendSpec::new().batch_items(4);
+        let mut sender = Sender::connect(&[&client], DIGITS, to, &spec, Route::Direct).unwrap();
+        for number in [1, 2, 10, 3] {
+            sender.send_to(0, &Digit(number)).unwrap();
+        }
+        sender.flush().unwrap();
+        let mut digits = Vec::new();
+        let error = loop {
+            match receiver.recv_batch() {
+                Ok(batch) if folds => batch.unwrap().for_each(|digit| digits.push(digit.0)),
+                Ok(batch) => {
+                    for digit in batch.unwrap() {
+                        digits.push(digit.0);
+                    }
+                }
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(digits, [1, 2]);
+        assert!(matches!(error, StreamError::Decode { item: 2, .. }), "{error}");
+        drop((receiver, sender));
         end([client, service]);
     }
 }

@@ -27,11 +27,7 @@ pub(crate) trait View: Send + Sync {
         keys: &[(usize, &[u8])],
         found: &mut dyn FnMut(usize, Result<Record<'_>, KvError>),
     ) {
-        for (number, key) in keys {
-            if let Err(error) = self.get(key, &mut |record| found(*number, Ok(record))) {
-                found(*number, Err(error));
-            }
-        }
+        get_one_by_one(self, keys, found);
     }
 
     /// Shows the records of a range in their order, or backwards, until `visit` breaks. No lock is
@@ -51,5 +47,18 @@ pub(super) fn is_empty(range: Bounds<'_>) -> bool {
         (Bound::Included(from) | Bound::Excluded(from), Bound::Excluded(to))
         | (Bound::Excluded(from), Bound::Included(to)) => from >= to,
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+    }
+}
+
+/// As [`View::get_each`], with a lookup of its own for each key.
+pub(crate) fn get_one_by_one(
+    view: &(impl View + ?Sized),
+    keys: &[(usize, &[u8])],
+    found: &mut dyn FnMut(usize, Result<Record<'_>, KvError>),
+) {
+    for (number, key) in keys {
+        if let Err(error) = view.get(key, &mut |record| found(*number, Ok(record))) {
+            found(*number, Err(error));
+        }
     }
 }

@@ -21,7 +21,7 @@ use hashbrown::hash_table::Entry;
 use super::interface::{Keeps, Store, Usage, Writes};
 use super::row::{Row, Rows};
 use crate::KvError;
-use crate::engine::view::{Bounds, Record, View};
+use crate::engine::view::{Bounds, Record, View, get_one_by_one};
 
 const TABLES: usize = 64;
 
@@ -160,6 +160,10 @@ impl View for Tables {
         keys: &[(usize, &[u8])],
         found: &mut dyn FnMut(usize, Result<Record<'_>, KvError>),
     ) {
+        if keys.len() < TABLES {
+            // All locks would take longer than those of these keys.
+            return get_one_by_one(self, keys, found);
+        }
         let hashes: Vec<_> = keys.iter().map(|(_, key)| self.hasher.hash_one(*key)).collect();
         // No commit holds more than one of these locks at a time.
         let tables = self.tables.each_ref();

@@ -157,6 +157,8 @@ fn compare(
     let missing = missing.filter(|key| !model.map.contains_key(key)).map(|key| (key, Ok(None)));
     let (keys, found): (Vec<_>, Vec<_>) = missing.chain(there).unzip();
     assert_eq!(database.get_each(&keys), found);
+    // As many as are looked up together.
+    assert_eq!(database.get_each(&vec![keys; 64].concat()), vec![found; 64].concat());
     let owned = (range.0.as_ref().map(|key| &key[..]), range.1.as_ref().map(|key| &key[..]));
     let is_in = |record: &&(Vec<u8>, u64, Vec<u8>)| {
         std::ops::RangeBounds::<[u8]>::contains(&owned, record.0.as_slice())
