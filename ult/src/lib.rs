@@ -232,6 +232,7 @@ pub mod integration {
     pub use crate::engine::xstream::switch::units_run;
     #[doc(hidden)]
     pub use crate::wait::blocking::blocking_reserved;
+    pub use crate::wait::select::first_ready;
 }
 
 /// The concurrency cores, for the models in `loom-tests`.

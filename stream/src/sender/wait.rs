@@ -36,12 +36,12 @@ impl Shared {
             other.wait_ready();
             return Ok(());
         }
-        let is_broken = link.connection.is_none();
-        if !is_broken && link.window.is_empty() {
+        if link.connection.is_some() && link.window.is_empty() {
             return Ok(());
         }
         let event = Arc::new(Eventual::new());
         link.lifted = Some(event.clone());
+        let instance = link.connection.as_ref().map(|connection| connection.instance.clone());
         let lifted = Lifted {
             request: link.window.front_mut().and_then(|front| front.request.take()),
             hold: link.connection.as_mut().and_then(|connection| connection.hold.take()),
@@ -50,17 +50,17 @@ impl Shared {
             at,
         };
         drop(state);
-        if is_broken {
+        let Some(instance) = instance else {
             drop(lifted.reconnect());
             let link = &self.state.lock().links[at];
             return link.failed.clone().map_or(Ok(()), Err);
-        }
+        };
         let ready: [Option<&dyn Selectable>; 2] = [
             lifted.request.as_ref().map(ForwardRequest::ready),
             lifted.hold.as_ref().map(ForwardRequest::ready),
         ];
         let ready: Vec<_> = ready.into_iter().flatten().collect();
-        ult::wait_any(&ready, None);
+        instance.wait_any(&ready, None);
         Ok(())
     }
 }

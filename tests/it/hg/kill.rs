@@ -233,7 +233,11 @@ fn until_with(wait: Wait, core: &Node, service: &Service, what: &str, done: impl
 /// Kills a target in each phase of a call; every call ends with an error, now and afterwards, also
 /// at an origin that sleeps.
 fn kill_the_target(transport: &str, wait: Wait) {
-    for phase in ["held", "not taken", "arguments not fetched", "result not fetched"] {
+    let phases = ["held", "not taken", "arguments not fetched", "result not fetched"];
+    // In the others the target polls, and may die with a lock of libfabric's `shm`, for which those
+    // who send to it wait for ever (docs/transports/ofi.md).
+    let while_hanging = &phases[1..2];
+    for &phase in if transport == "ofi+shm" { while_hanging } else { &phases[..] } {
         let mut other = process::Service::start_with(module_path!(), ROLE, transport);
         let core = open(&uri(transport, false), false, HgOptions::default());
         register(&core, true);

@@ -92,7 +92,8 @@ pub fn wait_any_timeout(objects: &[&dyn Selectable], timeout: Duration) -> Optio
     wait_any(objects, after(timeout))
 }
 
-fn first_ready(objects: &[&dyn Selectable]) -> Option<usize> {
+/// Returns the index of the first object that is ready, as [`wait_any`] does, without waiting.
+pub fn first_ready(objects: &[&dyn Selectable]) -> Option<usize> {
     objects.iter().position(|object| object.is_ready())
 }
 

@@ -3,12 +3,8 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
-use margo_loom_tests::check_bounded;
+use margo_loom_tests::{check, check_bounded};
 use ult::{OnceCell, ReentrantMutex};
-
-fn check(body: impl Fn() + Sync + Send + 'static) {
-    check_bounded(3, body);
-}
 
 #[test]
 fn three_parties_see_one_value() {
