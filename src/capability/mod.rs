@@ -20,6 +20,7 @@ mod tests;
 use std::fmt;
 use std::time::SystemTime;
 
+use na::secret::SecretKey;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::{Zeroize, Zeroizing};
@@ -42,7 +43,7 @@ const TAG_BYTES: usize = 32;
 const CONTEXT: &str = "margo 2026-11 capability";
 
 /// A secret by which a provider makes capabilities and knows its own. It is overwritten when it is
-/// dropped, and never printed.
+/// dropped, left out of core files, and never printed.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -68,7 +69,7 @@ const CONTEXT: &str = "margo 2026-11 capability";
 /// assert_eq!(CapabilityKey::new().verify(&reads, &attempt("get")), Err(CapabilityError::Forged));
 /// # Ok::<(), CapabilityError>(())
 /// ```
-pub struct CapabilityKey([u8; TAG_BYTES]);
+pub struct CapabilityKey(SecretKey);
 
 impl CapabilityKey {
     /// Draws a key at random. What is issued with it ends with this process, unless it is
@@ -80,30 +81,20 @@ impl CapabilityKey {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "two of them differ")]
     pub fn new() -> Self {
-        let mut key = Self([0; TAG_BYTES]);
-        let mut filled = 0;
-        while filled < key.0.len() {
-            let flags = rustix::rand::GetRandomFlags::empty();
-            match rustix::rand::getrandom(&mut key.0[filled..], flags) {
-                Ok(count) => filled += count,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => panic!("the system has no random numbers: {error}"),
-            }
-        }
-        key
+        Self(SecretKey::draw().expect("the system has random numbers"))
     }
 
     /// Makes the key that was kept as these bytes, or is shared by several processes. All 32 are to
     /// be random.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
-        Self(*bytes)
+        Self(SecretKey::new(bytes))
     }
 
     /// Returns the bytes of the key, which are overwritten when they are dropped.
     #[must_use]
     pub fn to_bytes(&self) -> Zeroizing<[u8; 32]> {
-        Zeroizing::new(self.0)
+        Zeroizing::new(*self.0)
     }
 
     /// Makes a capability for some operations with one object, until a time.
@@ -149,19 +140,13 @@ impl CapabilityKey {
     }
 
     fn root(&self) -> [u8; TAG_BYTES] {
-        blake3::derive_key(CONTEXT, &self.0)
+        blake3::derive_key(CONTEXT, &self.0[..])
     }
 }
 
 /// The tag behind a caveat; the one before it is the key.
 fn next_tag(tag: &[u8; TAG_BYTES], caveat: &[u8]) -> [u8; TAG_BYTES] {
     *blake3::keyed_hash(tag, caveat).as_bytes()
-}
-
-impl Drop for CapabilityKey {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
 }
 
 impl fmt::Debug for CapabilityKey {

@@ -148,6 +148,7 @@ fn network(inner: &Inner) -> NetworkCounters {
         checksum_errors: counters.checksum_errors,
         requests_beyond_buffers: counters.multi_recv_copy,
         responses_unread: counters.resp_unread,
+        proofs_refused: counters.not_proven,
         not_registered: counters.not_registered,
         canceled: counters.canceled,
         ..NetworkCounters::default()
@@ -272,6 +273,8 @@ fn peers(
     traffic: BegunTraffic<'_>,
 ) -> (PeersMetrics, [u64; 2]) {
     let known = by_address(inner.core.peer_calls(known));
+    // Where transports know a host at most.
+    let proven = inner.core.proven_members();
     let now = Instant::now();
     let mut counts = BTreeMap::<_, usize>::new();
     for PeerCalls { peer, .. } in &known {
@@ -282,11 +285,12 @@ fn peers(
         .into_iter()
         .map(|PeerCalls { peer, calls, .. }| {
             let oldest = calls.iter().filter_map(|call| marks.age(*call, now)).max();
+            let principal = proven.get(&*peer.uri).copied().unwrap_or(peer.principal);
             PeerMetrics {
                 address: peer.uri,
                 transport: peer.transport.to_owned(),
                 link: link(peer.link).to_owned(),
-                principal: known_text(peer.principal),
+                principal: known_text(principal),
                 calls_in_flight: calls.len(),
                 oldest_call_sec: oldest.map(|age| age.as_secs_f64()),
                 sent_bytes: peer.sent_bytes,

@@ -64,6 +64,7 @@ fn troubles(now: &Metrics) -> Option<String> {
         (network.malformed, "messages malformed"),
         (network.checksum_errors, "checksum errors"),
         (network.responses_unread, "answers damaged on their way"),
+        (network.proofs_refused, "proofs of membership refused"),
         (network.not_registered, "requests for RPCs that are not registered"),
         (stats.arguments_undecodable, "arguments undecodable"),
         (stats.requests_not_allowed, "requests that no rule allows"),

@@ -1,10 +1,14 @@
 //! `margo security`, and services that its files keep private: the steps of the guide.
 
-use std::os::unix::fs::PermissionsExt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::common::{Service, margo, run};
+use rustix::process::Signal;
+
+use crate::common::{Service, margo, run, until};
 
 fn document(dir: &Path, name: &str, security: &str) {
     let text = format!(
@@ -134,4 +138,76 @@ fn an_instance_that_other_hosts_reach_says_who_may_come() {
     let ended = run(margo(dir).args(["serve", "readable.json"]), "").expect(1);
     let said = "secret has mode 644: others must not be able to read it (chmod 600)";
     assert!(ended.stderr.contains(said), "{ended:#?}");
+}
+
+/// Returns whether these bytes stand in the memory of a process that a core file would have.
+fn is_in_core(pid: i32, bytes: &[u8]) -> bool {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+    let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
+    let (mut range, mut kept) = (None, false);
+    for line in maps.lines() {
+        let words: Vec<_> = line.split_ascii_whitespace().collect();
+        if let Some((from, to)) = words[0].split_once('-') {
+            let number = |text| u64::from_str_radix(text, 16).unwrap();
+            // A file that is mapped and cannot be written to is on the disk as it is.
+            kept = words[1].starts_with("rw");
+            range = Some((number(from), number(to)));
+        } else if words[0] == "Rss:" {
+            kept &= words[1] != "0";
+        } else if words[0] == "VmFlags:" && kept && !words.contains(&"dd") {
+            let (from, to) = range.expect("a line before says it");
+            let mut found = vec![0; (to - from) as usize];
+            // What has gone meanwhile is in no core file either.
+            if memory.read_exact_at(&mut found, from).is_ok()
+                && found.windows(bytes.len()).any(|window| window == bytes)
+            {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+#[test]
+fn a_secret_is_in_no_log_no_dump_and_no_core_file() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    run(margo(dir).args(["security", "new-secret", "secret"]), "").expect(0);
+    let secret = std::fs::read_to_string(dir.join("secret")).unwrap();
+    let text = r#"{ "margo": { "address": "na+tcp://0.0.0.0:0", "dump_on_signal": "usr1",
+        "security": { "tcp": { "mode": "cluster_secret", "secret": "secret" } } } }"#;
+    std::fs::write(dir.join("service.json"), text).unwrap();
+    let parent = std::process::id().to_string();
+    let child = margo(dir)
+        .env("MARGO_LOG", "trace")
+        .args(["serve", "service.json", "--die-with", &parent])
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(dir.join("log")).unwrap())
+        .spawn();
+    let mut service = Service::of(child.unwrap());
+    let address = here(&service);
+    for step in ["--add", "--promote"] {
+        ping(dir, &address, &["--config", "service.json"], 0);
+        ping(dir, &address, &[], 1);
+        run(margo(dir).args(["security", "new-secret", "secret", step]), "").expect(0);
+    }
+    ping(dir, &address, &["--config", "service.json"], 0);
+    let both = std::fs::read_to_string(dir.join("secret")).unwrap();
+    let secrets: Vec<_> = both.split_ascii_whitespace().collect();
+    assert_eq!((secrets.len(), secrets[1]), (2, secret.trim()));
+    let pid = service.running.pid().as_raw_pid();
+    // As a check of the look: the document is there, which names the file.
+    assert!(is_in_core(pid, b"cluster_secret"));
+    for secret in &secrets {
+        assert!(!is_in_core(pid, secret.as_bytes()));
+    }
+    service.running.signal(Signal::USR1);
+    let log = || std::fs::read_to_string(dir.join("log")).unwrap();
+    until("the state is written", || log().contains("busy_xstreams").then_some(()));
+    service.running.signal(Signal::TERM);
+    service.running.wait();
+    let mut said = log();
+    assert!(said.contains("DEBUG"), "{said}");
+    service.stdout.read_to_string(&mut said).unwrap();
+    assert!(secrets.iter().all(|secret| !said.contains(secret)));
 }

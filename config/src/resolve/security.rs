@@ -8,7 +8,7 @@ use super::dependencies::typed;
 use super::tcp_security::{self, is_near, tcp_part};
 use super::{Findings, ResolvedProvider, fabric_security};
 use crate::document::config::Config;
-use crate::document::fabric_security::ResolvedFabricSecurity;
+use crate::document::fabric_security::{FabricSecurityOptions, ResolvedFabricSecurity};
 use crate::document::security::{
     AuditOptions, CallerLimit, RULES_MAX, RateLimit, ResolvedLimit, ResolvedRule, ResolvedSecurity,
     Rule, SecurityOptions, Who,
@@ -322,11 +322,14 @@ fn holes(config: &Config, security: &ResolvedSecurity, found: &mut Findings) {
     let (address, auto_sm) = (&*config.margo.address, config.mercury.auto_sm);
     let is_sm = address.split("://").next() == Some("na+sm");
     let knows_users = is_sm || auto_sm;
-    let knows_members = match fabrics {
-        ResolvedFabricSecurity::None => matches!(tcp, ResolvedTcpSecurity::ClusterSecret(_)),
-        ResolvedFabricSecurity::ClusterSecret { .. } => true,
+    let is_tcp = tcp_part(address).is_some();
+    let tells_of_fabrics = *fabrics != ResolvedFabricSecurity::None;
+    let knows_members = match tcp {
+        ResolvedTcpSecurity::ClusterSecret(_) if is_tcp => true,
+        _ => tells_of_fabrics && FabricSecurityOptions::concern(address),
     };
-    let knows_hosts = tcp_part(address).is_some() || address.starts_with("ucx+") || knows_members;
+    let knows_names = is_tcp && matches!(tcp, ResolvedTcpSecurity::MutualTls { .. });
+    let knows_hosts = is_tcp || address.starts_with("ucx+") || knows_members;
     // There a test says who is behind a node.
     let is_sim = address.starts_with("na+sim");
     let unknown = |who: &Who| match who {
@@ -334,7 +337,7 @@ fn holes(config: &Config, security: &ResolvedSecurity, found: &mut Findings) {
         Who::User(_) | Who::OwnUser => !knows_users,
         Who::Host(_) => !knows_hosts,
         Who::Member => !knows_members,
-        Who::Name(_) => !matches!(tcp, ResolvedTcpSecurity::MutualTls { .. }),
+        Who::Name(_) => !knows_names,
         Who::Anyone | Who::Unproven => false,
     };
     let lists = [("allow", allow), ("deny", deny)];
@@ -342,9 +345,14 @@ fn holes(config: &Config, security: &ResolvedSecurity, found: &mut Findings) {
         rules.iter().enumerate().map(move |(index, rule)| (*list, index, rule))
     }) {
         let path = format!("{PATH}.{list}[{index}]");
-        if !rule.who.is_empty() && rule.who.iter().all(unknown) {
-            let message = format!("never applies: over {address:?} nobody is known by that");
-            found.warn(format!("{path}.who"), message);
+        let is_known = rule.who.is_empty() || !rule.who.iter().all(unknown);
+        if !is_known && list == "allow" && options.allow.is_empty() {
+            let message = format!(
+                "every call from outside is refused: nobody can prove anything over {address:?}"
+            );
+            found.warn(PATH, message);
+        } else if !is_known {
+            found.warn(format!("{path}.who"), known_by_none_of(&rule.who, address));
         } else if list == "allow"
             && let Some(deny) = deny.iter().find(|deny| deny.covers(rule))
         {
@@ -363,13 +371,20 @@ fn holes(config: &Config, security: &ResolvedSecurity, found: &mut Findings) {
         let path = format!("{PATH}.limits[{index}]");
         let takes_all = |other: &&ResolvedLimit| other.who.contains(&Who::Anyone);
         if !limit.who.is_empty() && limit.who.iter().all(unknown) {
-            let message = format!("never applies: over {address:?} nobody is known by that");
-            found.warn(format!("{path}.who"), message);
+            found.warn(format!("{path}.who"), known_by_none_of(&limit.who, address));
         } else if let Some(other) = limits[..index].iter().find(takes_all) {
             found.warn(path, format!("never applies: {:?} is before it, for anyone", other.name));
         }
     }
     warn_of_unused_roles(options, found);
+}
+
+fn known_by_none_of(who: &[Who], address: &str) -> String {
+    let names = match who.iter().any(|who| matches!(who, Who::Name(_))) {
+        true => "; a name is proven by a certificate, over na+tcp (mode \"mutual_tls\")",
+        false => "",
+    };
+    format!("never applies: over {address:?} nobody is known by that{names}")
 }
 
 fn warn_of_unused_roles(options: &SecurityOptions, found: &mut Findings) {

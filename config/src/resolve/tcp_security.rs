@@ -31,6 +31,12 @@ pub(super) fn resolve(config: &Config, found: &mut Findings) -> ResolvedTcpSecur
         }
     }
     let address = &*config.margo.address;
+    if *mode != TcpSecurityMode::None && tcp_part(address).is_none() {
+        let message = format!(
+            "has no effect over {address:?}, where nobody connects by TLS: it is for na+tcp"
+        );
+        found.warn(TCP, message);
+    }
     let mut file = |name: &str, path: &Option<String>| match path.as_deref() {
         Some("") | None => {
             let needs = word(*mode);

@@ -7,10 +7,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use na::SessionObserver;
-use na::secret::{self, Readers, Secret, Stamp};
+use na::secret::{self, KEY_BYTES, Readers, Secret, SecretKey, Stamp};
 use prim::sync::lock;
 use zeroize::Zeroize;
 
@@ -18,8 +18,6 @@ use crate::base::log::{Log, log};
 
 /// The purpose of a key that follows from a secret, so that it is not the key of anything else.
 const CONTEXT: &str = "margo 2026-12 membership";
-
-const KEY_BYTES: usize = 32;
 
 /// A number that was drawn for one use.
 pub(crate) type Nonce = [u8; 16];
@@ -29,6 +27,9 @@ pub(crate) type Code = [u8; 16];
 
 /// How long a target accepts proofs of one session at least, and at most twice.
 const EPOCH: Duration = Duration::from_secs(300);
+
+/// How long the file of the secret is not looked at again: strangers can have us look at it.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The secret of a cluster, which a [`Core`](crate::Core) proves and has proven over transports
 /// that do not tell who a peer is ([`na::Endpoint::knows_principals`]).
@@ -48,33 +49,43 @@ pub struct Membership {
     /// Peers that prove nothing may be called.
     pub(crate) calls_strangers: bool,
     pub(crate) epoch: Duration,
+    look_every: Duration,
     pub(crate) observer: Option<SessionObserver>,
 }
 
 struct SecretFile {
     path: PathBuf,
-    loaded: Mutex<(Arc<Keys>, Stamp)>,
+    loaded: Mutex<Loaded>,
+}
+
+/// The keys of a file, and the file as it was when it was read, and when it was looked at last.
+struct Loaded {
+    keys: Arc<Keys>,
+    stamp: Stamp,
+    looked: Instant,
 }
 
 /// The keys that follow from the secrets of a file.
 pub(crate) struct Keys(Secret);
 
-/// A key that two members share for one session. Overwritten when it is dropped.
-pub(crate) struct SessionKey([u8; KEY_BYTES]);
+/// A key that two members share for one session.
+#[derive(Debug)]
+pub(crate) struct SessionKey(SecretKey);
 
 impl Membership {
-    /// Reads the file, which is read again when it changes: one secret a line, of at least 32
-    /// characters, and at most two. The first one is proven to others, and both are accepted.
-    /// Peers that prove nothing are not called.
+    /// Reads the file, which is looked at again when a session begins, ten times in a second at
+    /// most: one secret a line, of at least 32 characters, and at most two. The first one is proven
+    /// to others, and both are accepted. Peers that prove nothing are not called.
     ///
     /// # Errors
     ///
     /// The text for people: the file cannot be read, is open to others, or has no such secrets.
     pub fn load(path: &Path) -> Result<Self, String> {
-        let stamp = Stamp::of(path);
-        let loaded = Mutex::new((Arc::new(Keys::read(path)?), stamp));
-        let file = Arc::new(SecretFile { path: path.to_owned(), loaded });
-        Ok(Self { file, calls_strangers: false, epoch: EPOCH, observer: None })
+        let (stamp, looked) = (Stamp::of(path), Instant::now());
+        let loaded = Loaded { keys: Arc::new(Keys::read(path)?), stamp, looked };
+        let file = Arc::new(SecretFile { path: path.to_owned(), loaded: Mutex::new(loaded) });
+        let (epoch, look_every) = (EPOCH, LOOK_EVERY);
+        Ok(Self { file, calls_strangers: false, epoch, look_every, observer: None })
     }
 
     /// Sets whether peers that prove nothing may be called: those of C, and those of ours without a
@@ -98,24 +109,43 @@ impl Membership {
         Self { epoch, ..self }
     }
 
-    /// The keys of the file as it is now. If it has changed and cannot be used, the log says so,
-    /// and the keys stay that there were.
+    /// Sets how long the file is not looked at again; for tests.
+    #[cfg(test)]
+    pub(crate) fn looking_every(self, look_every: Duration) -> Self {
+        Self { look_every, ..self }
+    }
+
+    /// The keys of the file as it was a moment ago. If it has changed and cannot be used, the log
+    /// says so, and the keys stay that there were.
     pub(crate) fn keys(&self, log: &Log) -> Arc<Keys> {
-        let SecretFile { path, loaded } = &*self.file;
-        let mut loaded = lock(loaded);
-        let (keys, stamp) = &mut *loaded;
-        if stamp.has_changed() {
-            // Before the file is read, or a change in between would be missed.
-            *stamp = Stamp::of(path);
-            match Keys::read(path) {
-                Ok(new) => {
-                    *keys = Arc::new(new);
-                    log!(log, INFO, "the secret of `fabrics` was read again");
-                }
-                Err(reason) => log!(log, ERROR, reason, "the secret of `fabrics` cannot be used"),
-            }
+        let mut loaded = lock(&self.file.loaded);
+        if loaded.looked.elapsed() >= self.look_every {
+            loaded.look(&self.file.path, log);
         }
-        keys.clone()
+        loaded.keys.clone()
+    }
+
+    /// Looks at the file at once.
+    pub(crate) fn look(&self, log: &Log) {
+        lock(&self.file.loaded).look(&self.file.path, log);
+    }
+}
+
+impl Loaded {
+    fn look(&mut self, path: &Path, log: &Log) {
+        self.looked = Instant::now();
+        if !self.stamp.has_changed() {
+            return;
+        }
+        // Before the file is read, or a change in between would be missed.
+        self.stamp = Stamp::of(path);
+        match Keys::read(path) {
+            Ok(new) => {
+                self.keys = Arc::new(new);
+                log!(log, INFO, "the secret of `fabrics` was read again");
+            }
+            Err(reason) => log!(log, ERROR, reason, "the secret of `fabrics` cannot be used"),
+        }
     }
 }
 
@@ -124,6 +154,7 @@ impl PartialEq for Membership {
         self.file.path == other.file.path
             && self.calls_strangers == other.calls_strangers
             && self.epoch == other.epoch
+            && self.look_every == other.look_every
             && self.observer == other.observer
     }
 }
@@ -169,24 +200,12 @@ impl Keys {
 impl SessionKey {
     /// The key of the session that a nonce of the origin and a challenge of the target name.
     pub(crate) fn new(key: &[u8; KEY_BYTES], nonce: &Nonce, challenge: &Code) -> Self {
-        Self(*hash(key, "session", &[nonce, challenge]).as_bytes())
+        Self(SecretKey::new(hash(key, "session", &[nonce, challenge]).as_bytes()))
     }
 
     /// The code of a message in three parts, of which the one in the middle is left out: the code.
     pub(crate) fn code_of(&self, before: &[u8], behind: &[u8]) -> Code {
         short(hash(&self.0, "request", &[before, behind]))
-    }
-}
-
-impl Drop for SessionKey {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
-}
-
-impl fmt::Debug for SessionKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SessionKey(…)")
     }
 }
 

@@ -4,7 +4,9 @@
 //! number together with the time ([`CallMark`]) can tell later that a call with a lower number is
 //! older.
 
-use na::PeerStats;
+use std::collections::HashMap;
+
+use na::{PeerStats, Principal};
 
 use crate::core::state::Op;
 use crate::ops::Role;
@@ -128,6 +130,21 @@ impl<T> Core<T> {
                 }
             }
         }
+    }
+
+    /// Returns the members that have proven by messages who they are, by their addresses: those
+    /// that have called, and those that were called.
+    pub fn proven_members(&self) -> HashMap<Box<str>, Principal> {
+        let mut all = HashMap::new();
+        if self.options.membership.is_some() {
+            let now = self.class.members.now();
+            let mut tell = |address: &str, who| {
+                all.insert(address.into(), who);
+            };
+            self.class.members.each(&mut tell);
+            self.class.all().for_each(|shard| shard.own_sessions.each(now, &mut tell));
+        }
+        all
     }
 
     /// Returns the operations and memory that this shard alone has in hand.

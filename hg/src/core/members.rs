@@ -20,25 +20,33 @@
 //!
 //! Responses and bulk data carry no proof, and nothing is encrypted.
 //!
+//! With the challenge the target says at which address it is, and its code is for that, too. An
+//! origin that has called another address ends the call: whoever is there leads calls on to a
+//! member ([`na::Endpoint::is_at`]).
+//!
 //! An origin introduces itself before the first call to a target (`origin/introduce.rs`), and again
 //! when half of the time is over for which its proofs are accepted; one call does, and others go on
-//! with the session that there is. Targets answer and verify in `requests/prove.rs`.
+//! with the session that there is (`own_sessions.rs`). Targets answer and verify in
+//! `requests/prove.rs`; their sessions are here.
 //!
 //! | state | touched by | under |
 //! |---|---|---|
-//! | epochs and their sessions | requests with a proof, introductions | `epochs` |
+//! | epochs, how many sessions each has | introductions, first requests of a session | `epochs` |
+//! | sessions, by part | requests with a proof | the part's lock, which is taken after `epochs` |
 //! | numbers of a session | requests of it | `MemberSession::seen` |
-//! | own sessions | calls to members | `own` |
+//!
+//! So two sessions seldom share a lock, and shards do not wait for each other.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use na::{Addr, Principal, secret};
+use na::secret::SecretKey;
+use na::{Addr, Principal};
+use prim::OwnLine;
 use prim::sync::lock;
 
-use crate::Build;
 use crate::base::membership::{Code, Nonce, SessionKey, code};
 use crate::wire::extension::Proof;
 
@@ -46,38 +54,41 @@ use crate::wire::extension::Proof;
 const SESSIONS_MAX: usize = 65_536;
 const OF_HOST_MAX: usize = SESSIONS_MAX / 4;
 
-/// Sessions with targets that an origin remembers; beyond it, those that are over are forgotten,
-/// and then all.
-const OWN_MAX: usize = 65_536;
+/// Parts that the sessions are in.
+const PARTS: usize = 32;
 
 /// Numbers that are missing among those that a session has seen. Beyond it the lowest one counts as
 /// seen.
 const GAPS_MAX: usize = 64;
 
-/// The sessions of all shards, in both directions.
+/// The sessions of all shards with origins.
 #[derive(Debug, Default)]
 pub(crate) struct MemberSessions {
     epochs: Mutex<Option<Epochs>>,
-    own: Mutex<HashMap<(u64, u64), Arc<OwnSession>>>,
+    /// Each in the part that its nonce says.
+    parts: [OwnLine<Part>; PARTS],
     /// Tests let time pass.
     #[cfg(test)]
     passed: Mutex<Duration>,
 }
+
+/// Sessions by epoch and nonce.
+type Part = Mutex<HashMap<(u32, Nonce), Arc<MemberSession>>>;
 
 /// The epochs of this target whose challenges are good: this one, and the one before it.
 #[derive(Debug)]
 struct Epochs {
     now: Epoch,
     before: Option<Epoch>,
-    begun: Instant,
 }
 
 #[derive(Debug)]
 struct Epoch {
     number: u32,
-    key: [u8; 32],
-    sessions: HashMap<Nonce, Arc<MemberSession>>,
-    /// How many of them members of a host have.
+    begun: Instant,
+    key: SecretKey,
+    /// How many sessions it has, and members of each host.
+    sessions: usize,
     of_hosts: HashMap<Principal, usize>,
 }
 
@@ -85,9 +96,12 @@ struct Epoch {
 #[derive(Debug)]
 pub(crate) struct MemberSession {
     pub(crate) key: SessionKey,
-    /// The connection that its challenge was for.
+    /// The connection that its challenge was for, and the address of the peer there.
     pub(crate) connection: (u64, u64),
+    pub(crate) address: Box<str>,
     pub(crate) principal: Principal,
+    /// When its proofs are not accepted any more.
+    until: Instant,
     seen: Mutex<Seen>,
 }
 
@@ -127,8 +141,10 @@ impl Seen {
 }
 
 impl MemberSession {
-    pub(crate) fn new(key: SessionKey, connection: (u64, u64), principal: Principal) -> Self {
-        Self { key, connection, principal, seen: Mutex::default() }
+    /// One that is over, until it [begins](MemberSessions::begin).
+    pub(crate) fn new(key: SessionKey, origin: &Addr, principal: Principal) -> Self {
+        let (connection, address) = (origin.connection(), origin.uri().into());
+        Self { key, connection, address, principal, until: Instant::now(), seen: Mutex::default() }
     }
 
     /// Returns whether a request of that number has not come before. Asked once for each whose code
@@ -149,9 +165,9 @@ pub(crate) enum NoSession {
 }
 
 impl Epoch {
-    fn draw(number: u32) -> Option<Self> {
+    fn draw(number: u32, begun: Instant) -> Option<Self> {
         let (sessions, of_hosts) = Default::default();
-        secret::draw().map(|key| Self { number, key, sessions, of_hosts })
+        SecretKey::draw().map(|key| Self { number, begun, key, sessions, of_hosts })
     }
 
     fn challenge(&self, nonce: &Nonce, address: &str) -> Code {
@@ -160,19 +176,13 @@ impl Epoch {
 }
 
 impl Epochs {
-    /// `None`: the system has no random numbers.
-    fn begin(now: Instant) -> Option<Self> {
-        Some(Self { now: Epoch::draw(0)?, before: None, begun: now })
-    }
-
     /// Ends epochs that are over. `None`: the system has no random numbers for the next one.
     fn look(&mut self, now: Instant, length: Duration) -> Option<()> {
-        let passed = now.saturating_duration_since(self.begun);
+        let passed = now.saturating_duration_since(self.now.begun);
         if passed >= length {
-            let next = Epoch::draw(self.now.number.wrapping_add(1))?;
+            let next = Epoch::draw(self.now.number.wrapping_add(1), now)?;
             let over = std::mem::replace(&mut self.now, next);
             self.before = (passed < 2 * length).then_some(over);
-            self.begun = now;
         }
         Some(())
     }
@@ -183,8 +193,7 @@ impl Epochs {
     }
 
     fn count(&self) -> usize {
-        let before = self.before.as_ref().map_or(0, |epoch| epoch.sessions.len());
-        self.now.sessions.len() + before
+        self.now.sessions + self.before.as_ref().map_or(0, |epoch| epoch.sessions)
     }
 
     fn count_of(&self, host: Principal) -> usize {
@@ -194,11 +203,15 @@ impl Epochs {
 }
 
 impl MemberSessions {
-    fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         #[cfg(test)]
         return Instant::now() + *lock(&self.passed);
         #[cfg(not(test))]
         Instant::now()
+    }
+
+    fn part(&self, nonce: &Nonce) -> &Part {
+        &self.parts[usize::from(nonce[0]) % PARTS].0
     }
 
     fn with_epochs<R>(
@@ -208,10 +221,16 @@ impl MemberSessions {
     ) -> Option<R> {
         let (mut epochs, now) = (lock(&self.epochs), self.now());
         if epochs.is_none() {
-            *epochs = Epochs::begin(now);
+            *epochs = Some(Epochs { now: Epoch::draw(0, now)?, before: None });
         }
         let epochs = epochs.as_mut()?;
+        let last = epochs.now.number;
         epochs.look(now, length)?;
+        if epochs.now.number != last {
+            for part in &self.parts {
+                lock(&part.0).retain(|(epoch, _), _| epochs.get(*epoch).is_some());
+            }
+        }
         look(epochs)
     }
 
@@ -224,17 +243,17 @@ impl MemberSessions {
         address: &str,
     ) -> Option<(u32, u32, Code)> {
         self.with_epochs(length, |epochs| {
-            let left = (epochs.begun + 2 * length).saturating_duration_since(self.now());
+            let left = (epochs.now.begun + 2 * length).saturating_duration_since(self.now());
             let left = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
             Some((epochs.now.number, left, epochs.now.challenge(nonce, address)))
         })
     }
 
     /// Returns the session that a proof names.
-    pub(crate) fn session(&self, length: Duration, proof: &Proof) -> Option<Arc<MemberSession>> {
-        self.with_epochs(length, |epochs| {
-            epochs.get(proof.epoch)?.sessions.get(&proof.nonce).cloned()
-        })
+    pub(crate) fn session(&self, proof: &Proof) -> Option<Arc<MemberSession>> {
+        let now = self.now();
+        let part = lock(self.part(&proof.nonce));
+        part.get(&(proof.epoch, proof.nonce)).filter(|session| now < session.until).cloned()
     }
 
     /// Makes the challenge again that the session of a proof has had, if its origin has that
@@ -262,25 +281,39 @@ impl MemberSessions {
             let host = session.principal;
             let is_full = epochs.count() >= SESSIONS_MAX || epochs.count_of(host) >= OF_HOST_MAX;
             let epoch = epochs.get(proof.epoch)?;
-            if let Some(known) = epoch.sessions.get(&proof.nonce) {
-                return Some(Ok((known.clone(), false)));
+            let mut part = lock(self.part(&proof.nonce));
+            match part.entry((proof.epoch, proof.nonce)) {
+                Entry::Occupied(known) => Some(Ok((known.get().clone(), false))),
+                Entry::Vacant(_) if is_full => Some(Err(NoSession::Full)),
+                Entry::Vacant(place) => {
+                    let until = epoch.begun + 2 * length;
+                    let session = Arc::new(MemberSession { until, ..session });
+                    epoch.sessions += 1;
+                    *epoch.of_hosts.entry(host).or_default() += 1;
+                    Some(Ok((place.insert(session).clone(), true)))
+                }
             }
-            if is_full {
-                return Some(Err(NoSession::Full));
-            }
-            let session = Arc::new(session);
-            epoch.sessions.insert(proof.nonce, session.clone());
-            *epoch.of_hosts.entry(host).or_default() += 1;
-            Some(Ok((session, true)))
         });
         begun.unwrap_or(Err(NoSession::Over))
     }
 
-    /// How many sessions there are with origins, and with targets; for tests.
+    /// Tells the address of each origin that has a session, and who it has proven to be.
+    pub(crate) fn each(&self, mut tell: impl FnMut(&str, Principal)) {
+        let now = self.now();
+        for part in &self.parts {
+            let part = lock(&part.0);
+            let sessions = part.values().filter(|session| now < session.until);
+            sessions.for_each(|session| tell(&session.address, session.principal));
+        }
+    }
+
+    /// How many sessions there are; for tests.
     #[cfg(test)]
-    pub(crate) fn count(&self) -> (usize, usize) {
-        let of_origins = lock(&self.epochs).as_ref().map_or(0, Epochs::count);
-        (of_origins, lock(&self.own).len())
+    pub(crate) fn count(&self) -> usize {
+        let counted = lock(&self.epochs).as_ref().map_or(0, Epochs::count);
+        let kept = self.parts.iter().map(|part| lock(&part.0).len()).sum();
+        assert_eq!(counted, kept);
+        kept
     }
 
     /// Lets time pass.
@@ -289,106 +322,11 @@ impl MemberSessions {
         *lock(&self.passed) += time;
     }
 
-    /// As after an introduction.
-    #[cfg(test)]
-    pub(crate) fn learn_for_tests(&self, to: &Addr) {
-        let key = SessionKey::new(&[1; 32], &[2; 16], &[3; 16]);
-        self.learn(to, Build::Plain, (0, [2; 16], key), Duration::from_secs(600));
-    }
-
     /// As a process that has started again.
     #[cfg(test)]
     pub(crate) fn start_again(&self) {
         *lock(&self.epochs) = None;
-    }
-}
-
-/// A session with a target that has proven that it is a member, too.
-#[derive(Debug)]
-pub(crate) struct OwnSession {
-    /// The address of the target.
-    peer: Box<str>,
-    pub(crate) build: Build,
-    pub(crate) epoch: u32,
-    pub(crate) nonce: Nonce,
-    pub(crate) key: SessionKey,
-    /// The number of the next request.
-    next: AtomicU64,
-    begun: Instant,
-    lifetime: Duration,
-    is_renewed: AtomicBool,
-}
-
-impl OwnSession {
-    fn new(
-        peer: &Addr,
-        build: Build,
-        (epoch, nonce, key): (u32, Nonce, SessionKey),
-        (begun, lifetime): (Instant, Duration),
-    ) -> Self {
-        let (next, is_renewed) = (AtomicU64::new(0), AtomicBool::new(false));
-        let peer = peer.uri().into();
-        Self { peer, build, epoch, nonce, key, next, begun, lifetime, is_renewed }
-    }
-
-    pub(crate) fn next_number(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Returns whether a request that is sent now will be accepted, and is not to renew the
-    /// session.
-    fn is_good(&self, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.begun);
-        if passed < self.lifetime / 2 {
-            return true;
-        }
-        // One call renews it, and others do when that has had its time.
-        passed < self.lifetime / 4 * 3 && self.is_renewed.swap(true, Ordering::Relaxed)
-    }
-}
-
-impl MemberSessions {
-    /// Returns the session with a target; `None`: the call is to introduce us first.
-    pub(crate) fn with_target(&self, to: &Addr) -> Option<Arc<OwnSession>> {
-        let now = self.now();
-        lock(&self.own).get(&to.connection()).filter(|session| session.is_good(now)).cloned()
-    }
-
-    /// Returns the session with a target if there is one, however old.
-    pub(crate) fn known_target(&self, to: &Addr) -> Option<Arc<OwnSession>> {
-        lock(&self.own).get(&to.connection()).cloned()
-    }
-
-    /// Begins a session with a target that has just proven something.
-    pub(crate) fn learn(
-        &self,
-        to: &Addr,
-        build: Build,
-        names: (u32, Nonce, SessionKey),
-        lifetime: Duration,
-    ) {
-        let now = self.now();
-        let session = Arc::new(OwnSession::new(to, build, names, (now, lifetime)));
-        let mut own = lock(&self.own);
-        if own.len() >= OWN_MAX && !own.contains_key(&to.connection()) {
-            own.retain(|_, one| now.saturating_duration_since(one.begun) < one.lifetime);
-            if own.len() >= OWN_MAX {
-                own.clear();
-            }
-        }
-        own.insert(to.connection(), session);
-    }
-
-    /// Forgets the session with a target that does not know it.
-    pub(crate) fn forget(&self, to: &Addr) {
-        lock(&self.own).remove(&to.connection());
-    }
-
-    /// Forgets the sessions with a target that is gone: another process may come in its place.
-    pub(crate) fn forget_gone(&self, error: &na::Error) {
-        if let na::Error::PeerGone { peer, .. } | na::Error::Unreachable { peer, .. } = error {
-            lock(&self.own).retain(|_, session| *session.peer != **peer);
-        }
+        self.parts.iter().for_each(|part| lock(&part.0).clear());
     }
 }
 
@@ -410,7 +348,8 @@ mod tests {
 
     fn session(host: u8) -> MemberSession {
         let key = SessionKey::new(&[1; 32], &[2; 16], &[3; 16]);
-        MemberSession::new(key, (1, 1), Principal::member_at([10, 0, 0, host].into()))
+        let origin = Addr::new(format!("na+test://{host}"), 1, 1, ());
+        MemberSession::new(key, &origin, Principal::member_at([10, 0, 0, host].into()))
     }
 
     #[test]
@@ -465,7 +404,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(members.count().0, SESSIONS_MAX);
+        assert_eq!(members.count(), SESSIONS_MAX);
         let known = members.begin(LENGTH, &proof(epoch, 0), session(0)).unwrap();
         assert!(!known.1, "one that is known goes on");
     }
@@ -479,11 +418,11 @@ mod tests {
         let named = Proof { epoch, nonce: [7; 16], ..Proof::default() };
         assert_eq!(members.challenge_of(LENGTH, &named, "a"), Some(challenge));
         members.begin(LENGTH, &named, session(1)).unwrap();
-        assert!(members.session(LENGTH, &named).is_some());
+        assert!(members.session(&named).is_some());
         // Two of these lengths have passed.
         let (next, _, other) = members.challenge(length, &[7; 16], "a").unwrap();
         assert!(next != epoch && other != challenge);
-        assert!(members.session(LENGTH, &named).is_none());
+        assert!(members.session(&named).is_none());
         assert_eq!(members.challenge_of(LENGTH, &named, "a"), None);
         assert_eq!(members.begin(LENGTH, &named, session(1)).err(), Some(NoSession::Over));
     }

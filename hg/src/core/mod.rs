@@ -6,8 +6,8 @@
 //!   there are) · `receives.rs` (receives for requests) ·
 //!   `releases.rs` (requests that are done with) · `send.rs` · `cancel.rs` · `notices.rs`
 //!   (what is told to a target) · `loopback.rs` (calls to ourselves) · `builds.rs` ·
-//!   `members.rs` (peers that have proven who they are) · `watch.rs` (peers that end) ·
-//!   `inspect.rs`.
+//!   `members.rs` (peers that have proven who they are) · `own_sessions.rs` (those to whom we have)
+//!   · `watch.rs` (peers that end) · `inspect.rs`.
 
 pub(crate) mod builds;
 mod cancel;
@@ -16,6 +16,7 @@ pub(crate) mod inspect;
 mod loopback;
 pub(crate) mod members;
 mod notices;
+pub(crate) mod own_sessions;
 pub(crate) mod receives;
 pub(crate) mod registry;
 mod releases;

@@ -13,7 +13,8 @@
 //! | `arrived` (completions not acted on) | progress, trigger | `Core::arrived` |
 //! | the registry | registrations; shards keep a copy | see `registry.rs` |
 //! | builds of peers | calls, and answers to what they ask | their own lock, see `builds.rs` |
-//! | sessions with members | calls and requests that prove something | see `members.rs` |
+//! | sessions with members | requests that prove something | see `members.rs` |
+//! | own sessions with members | calls | their own lock, see `own_sessions.rs` |
 //! | message buffers | everybody | see `buffers.rs` |
 //! | the endpoint | everybody | never under `Core::state` |
 //!
@@ -67,6 +68,7 @@ use prim::sync::lock;
 use crate::base::counters::Counts;
 use crate::base::log::log;
 use crate::core::class::Class;
+use crate::core::own_sessions::OwnSessions;
 use crate::core::receives::Receives;
 use crate::core::releases::Releases;
 use crate::core::state::State;
@@ -125,6 +127,8 @@ pub struct Core<T> {
     /// Where requests are received; `None`: into buffers of their own. Those of this shard.
     pub(crate) large: Option<LargeBuffers>,
     pub(crate) class: Arc<Class<T>>,
+    /// Sessions with the targets of this shard.
+    pub(crate) own_sessions: OwnSessions,
     pub(crate) id: u8,
     pub(crate) space: Space,
     /// How a thread of another shard wakes the one that drives this.
@@ -269,6 +273,7 @@ impl<T> Core<T> {
             accept: options.accept(),
             options,
             class,
+            own_sessions: OwnSessions::default(),
             id,
             space,
             waker: OnceLock::new(),
@@ -304,7 +309,7 @@ impl<T> Core<T> {
     /// connection, or session with a member, would. The log says if they cannot be used.
     pub fn look_at_secrets(&self) {
         if let Some(membership) = &self.options.membership {
-            membership.keys(&self.options.log);
+            membership.look(&self.options.log);
         }
         self.endpoint.look_at_secrets();
     }

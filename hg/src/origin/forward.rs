@@ -518,8 +518,7 @@ impl<T> Core<T> {
     /// The receive of a response failed.
     pub(crate) fn on_response_failed(&self, op: OpRef, error: na::Error) -> Option<Event<T>> {
         if self.may_have_asked() && !matches!(error, na::Error::Canceled) {
-            self.class.builds.forget();
-            self.class.members.forget_gone(&error);
+            self.forget_gone(&error);
         }
         self.on_result(op, Err(error.into()), false)
     }

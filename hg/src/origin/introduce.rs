@@ -15,7 +15,7 @@ use std::time::Duration;
 use na::{Addr, MsgBuf, secret};
 
 use crate::base::membership::{Membership, Nonce, SessionKey, code};
-use crate::core::members::OwnSession;
+use crate::core::own_sessions::OwnSession;
 use crate::ops::Told;
 use crate::origin::forward::not_told;
 use crate::wire::extension::Proof;
@@ -53,7 +53,7 @@ impl<T> Core<T> {
         if self.endpoint.knows_principals(to) {
             return Standing::Plain;
         }
-        let session = self.class.members.with_target(to);
+        let session = self.own_sessions.with_target(to, self.class.members.now());
         session.map_or(Standing::Unknown, Standing::Known)
     }
 
@@ -114,10 +114,8 @@ impl<T> Core<T> {
         };
         let keys = membership.keys(&self.options.log);
         let proves = |said: &Challenge| {
-            let is_right = |key: &&[u8; 32]| {
-                let right = code(key, "challenge", &[&nonce, &said.said()]);
-                secret::is_same(&right, &said.code)
-            };
+            let is_right =
+                |key: &&[u8; 32]| secret::is_same(&said.code_under(key, &nonce), &said.code);
             keys.all().find(is_right).map(|key| SessionKey::new(key, &nonce, &said.challenge))
         };
         let Some((said, key)) = read.and_then(|said| Some((said, proves(&said)?))) else {
@@ -127,8 +125,18 @@ impl<T> Core<T> {
                  secret of our cluster (margo.security.fabrics)",
             ));
         };
-        let lifetime = Duration::from_millis(said.lifetime_msec.into());
-        self.class.members.learn(peer, build, (said.epoch, nonce, key), lifetime);
+        if !self.endpoint.is_at(peer, said.address) {
+            let reason = format!(
+                "a member has answered that says it is at {:?}: whoever is at the address that \
+                 was called leads calls on to it, or addresses are changed on the way (NAT), or it \
+                 has several; call it by the one that it says (margo.security.fabrics)",
+                said.address
+            );
+            return Err(not_called(peer, &reason));
+        }
+        let times = (self.class.members.now(), Duration::from_millis(said.lifetime_msec.into()));
+        let (who, names) = ((peer, self.member_at(peer)), (said.epoch, nonce, key));
+        self.own_sessions.learn(peer, OwnSession::new(who, build, names, times));
         Ok(Told { build, is_member: true })
     }
 
@@ -140,7 +148,7 @@ impl<T> Core<T> {
         message: &mut MsgBuf,
     ) -> Result<(), HgError> {
         if told.is_member {
-            return match self.class.members.known_target(to) {
+            return match self.own_sessions.known_target(to) {
                 Some(session) => {
                     self.seal(&session, message);
                     Ok(())
@@ -188,15 +196,23 @@ impl<T> Core<T> {
         let has_proof = RequestHeader::read(self.accept, message.as_slice())
             .and_then(|(header, _)| header.read_extension(message.as_slice()))
             .is_ok_and(|Extension { proof, .. }| proof.is_some());
-        if has_proof && let Some(session) = self.class.members.known_target(to) {
+        if has_proof && let Some(session) = self.own_sessions.known_target(to) {
             self.seal(&session, message);
+        }
+    }
+
+    /// A call has met the end of a peer, which takes its sessions with all shards along.
+    pub(crate) fn forget_gone(&self, error: &na::Error) {
+        self.class.builds.forget();
+        if let na::Error::PeerGone { peer, .. } | na::Error::Unreachable { peer, .. } = error {
+            self.class.all().for_each(|shard| shard.own_sessions.forget_peer(peer));
         }
     }
 
     /// A target has refused a proof of ours: it does not know the session. The error of the call
     /// says that its handler did not run.
     pub(crate) fn was_not_believed(&self, peer: &Addr) -> HgError {
-        self.class.members.forget(peer);
+        self.own_sessions.forget(peer);
         not_called(
             peer,
             "it does not know our session: it has started again, or the request was on \

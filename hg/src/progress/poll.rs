@@ -288,8 +288,7 @@ impl<T> Core<T> {
                     return self.go_on(op);
                 }
                 if let Some(error) = &failed {
-                    self.class.builds.forget();
-                    self.class.members.forget_gone(error);
+                    self.forget_gone(error);
                 }
                 in_vain
             }

@@ -13,7 +13,7 @@ use crate::ops::{Ack, ResponsePath};
 use crate::proc::Written;
 use crate::wire::extension::Proof;
 use crate::wire::header::{RequestHeader, ResponseHeader};
-use crate::wire::introduction::{Challenge, Introduction, NOT_PROVEN};
+use crate::wire::introduction::{ADDRESS_BYTES_MAX, Challenge, Introduction, NOT_PROVEN};
 use crate::{Core, Extension, RawRequest, ReturnCode, wire};
 
 /// Returns the host in an address such as `ofi+tcp://10.0.0.7:7000`.
@@ -33,7 +33,7 @@ impl<T> Core<T> {
         origin: &Addr,
         request: &mut RawRequest,
     ) -> Result<(), ReturnCode> {
-        let challenge = self.challenge(origin, request.payload())?;
+        let bytes = self.challenge(origin, request.payload())?;
         let ResponsePath::Network(tag) = request.path else { return Err(ReturnCode::NoEntry) };
         if std::mem::replace(&mut request.answered, true) {
             return Ok(());
@@ -41,17 +41,16 @@ impl<T> Core<T> {
         let header = ResponseHeader::answering(&request.header, ReturnCode::Success);
         let (buf, max) = (self.buffers.take(), self.limits.expected_bytes_max);
         let limits = self.writer_limits(max);
-        let bytes = challenge.to_bytes();
         match wire::encode_response(header, buf, max, limits, |writer| writer.put(&bytes)) {
             Ok(Written::Fits(buf)) => self.send_loose(origin, tag, buf),
-            // No message is that short.
+            // No message is that short: `ADDRESS_BYTES_MAX` is what the shortest has room for.
             Ok(Written::Overflow(buf, _)) => self.buffers.put(buf),
             Err(unencoded) => drop(self.unencoded(unencoded)),
         }
         Ok(())
     }
 
-    fn challenge(&self, origin: &Addr, payload: &[u8]) -> Result<Challenge, ReturnCode> {
+    fn challenge(&self, origin: &Addr, payload: &[u8]) -> Result<Vec<u8>, ReturnCode> {
         let membership = self.options.membership.as_ref();
         let membership = membership.filter(|_| !self.endpoint.knows_principals(origin));
         // A peer that has no membership, or an earlier one, says the same.
@@ -66,9 +65,12 @@ impl<T> Core<T> {
         };
         let made = self.class.members.challenge(membership.epoch, &nonce, origin.uri());
         let (epoch, lifetime_msec, challenge) = made.ok_or(ReturnCode::Again)?;
-        let unsigned = Challenge { epoch, lifetime_msec, challenge, code: [0; 16] };
-        let code = code(key, "challenge", &[&nonce, &unsigned.said()]);
-        Ok(Challenge { code, ..unsigned })
+        // Of several by which we are reached, that of this network stands last.
+        let address = self.self_addr.uri().rsplit('#').next().unwrap_or_default();
+        let address = if address.len() > ADDRESS_BYTES_MAX { "" } else { address };
+        let unsigned = Challenge { epoch, lifetime_msec, challenge, code: [0; 16], address };
+        let code = unsigned.code_under(key, &nonce);
+        Ok(Challenge { code, ..unsigned }.to_bytes())
     }
 
     /// Returns who has proven, by a message that has just come from `origin`, to be behind it;
@@ -89,7 +91,7 @@ impl<T> Core<T> {
         let (proof, before, behind) = said;
         let is_right =
             |key: &SessionKey| secret::is_same(&key.code_of(before, behind), &proof.code);
-        let known = self.class.members.session(membership.epoch, &proof);
+        let known = self.class.members.session(&proof);
         let session = match known.filter(|known| known.connection == origin.connection()) {
             Some(known) if is_right(&known.key) => known,
             Some(_) => return Err(self.is_forged(membership, origin)),
@@ -118,8 +120,8 @@ impl<T> Core<T> {
             keys.all().map(of_session).find(is_right)
         });
         let Some(key) = key else { return Err(self.is_forged(membership, origin)) };
-        let principal = self.member(origin);
-        let session = MemberSession::new(key, origin.connection(), principal);
+        let principal = self.member_at(origin);
+        let session = MemberSession::new(key, origin, principal);
         match members.begin(membership.epoch, proof, session) {
             Ok((session, is_new)) => {
                 if is_new && let Some(observer) = &membership.observer {
@@ -139,10 +141,10 @@ impl<T> Core<T> {
 
     /// The member at an address that has received our challenge. Its host is that of the connection
     /// if the transport knows it, or else the one in the address, or none.
-    fn member(&self, origin: &Addr) -> Principal {
-        let host = match self.endpoint.principal(origin) {
+    pub(crate) fn member_at(&self, peer: &Addr) -> Principal {
+        let host = match self.endpoint.principal(peer) {
             Principal::Host(host) => Some(host),
-            _ => host_in(origin.uri()),
+            _ => host_in(peer.uri()),
         };
         Principal::member_at(host.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)))
     }

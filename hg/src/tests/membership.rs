@@ -7,6 +7,8 @@ use tempfile::NamedTempFile;
 
 use super::net::{Kind, MESSAGE_MAX};
 use super::*;
+use crate::base::membership::SessionKey;
+use crate::core::own_sessions::OwnSession;
 use crate::header::{Build, ResponseHeader, flags};
 use crate::wire::introduction::INTRODUCTION;
 use crate::{Membership, OnBehalfOf, TraceParent};
@@ -31,19 +33,27 @@ fn rewrite(file: &NamedTempFile, secrets: &[&str]) {
     std::fs::rename(&new, file.path()).unwrap();
 }
 
+fn looking_always(file: &NamedTempFile) -> Membership {
+    Membership::load(file.path()).unwrap().looking_every(Duration::ZERO)
+}
+
 fn knowing(file: &NamedTempFile) -> HgOptions {
-    let membership = Some(Membership::load(file.path()).unwrap());
-    HgOptions { membership, ..HgOptions::default() }
+    HgOptions { membership: Some(looking_always(file)), ..HgOptions::default() }
 }
 
 fn calling_strangers(file: &NamedTempFile) -> HgOptions {
-    let membership = Membership::load(file.path()).unwrap().calling_strangers(true);
+    let membership = looking_always(file).calling_strangers(true);
     HgOptions { membership: Some(membership), ask_build: true, ..HgOptions::default() }
 }
 
 /// An origin and a target that know the same secret.
 fn members() -> (Side, Side) {
     pair_with(knowing(&file(&["ours"])))
+}
+
+/// Sessions with origins, of all shards, and with targets, of this one.
+fn sessions(side: &Side) -> (usize, usize) {
+    (side.core.class.members.count(), side.core.own_sessions.count())
 }
 
 /// Introductions and requests that were sent.
@@ -129,8 +139,7 @@ fn who_knows_the_secret_is_a_member_from_the_first_call_on() {
             }
         }
         assert_eq!(introduced_and_called(&origin), (1, token as usize));
-        assert_eq!(target.core.class.members.count(), (1, 0));
-        assert_eq!(origin.core.class.members.count(), (0, 1));
+        assert_eq!((sessions(&target), sessions(&origin)), ((1, 0), (0, 1)));
         assert_eq!((origin.core.in_flight(), origin.endpoint.posted().1), (0, 0));
         assert_eq!((origin.endpoint.registered(), target.endpoint.registered()), (0, 0));
         let counters = target.core.counters();
@@ -160,7 +169,7 @@ fn calls_that_begin_together_are_all_believed() {
     }
     settle(&mut origin, &mut target);
     assert!((0..20).all(|token| ended(&mut origin, token).unwrap() == b"yes"));
-    assert_eq!(origin.core.class.members.count(), (0, 1), "one of their sessions stays");
+    assert_eq!(sessions(&origin), (0, 1), "one of their sessions stays");
 }
 
 #[test]
@@ -176,8 +185,8 @@ fn each_shard_of_a_group_has_sessions_of_its_own() {
             }
         }
     }
-    assert_eq!(origins[0].core.class.members.count(), (0, 4));
-    assert_eq!(targets[0].core.class.members.count(), (4, 0));
+    let all = origins.iter().chain(&targets).map(sessions);
+    assert_eq!(all.collect::<Vec<_>>(), [(0, 2), (0, 2), (4, 0), (4, 0)]);
 }
 
 #[test]
@@ -202,7 +211,7 @@ fn who_knows_another_secret_is_refused_and_both_ends_say_so() {
         assert_eq!((origin.core.in_flight(), origin.endpoint.posted().1), (0, 0));
     }
     assert_eq!(target.core.counters().not_proven, 2);
-    assert_eq!(target.core.class.members.count(), (0, 0));
+    assert_eq!(sessions(&target), (0, 0));
     assert!(told.try_recv().is_err());
 }
 
@@ -326,7 +335,7 @@ fn a_proof_is_of_no_use_twice_or_to_others_or_for_another_message() {
     // At another target that knows the secret, too.
     let mut other = Side::new(&net, target.core.options.clone());
     assert_eq!(send(&origin, &mut other, &bytes), Some(ReturnCode::Access));
-    assert_eq!(other.core.class.members.count(), (0, 0));
+    assert_eq!(sessions(&other), (0, 0));
 }
 
 #[test]
@@ -375,7 +384,7 @@ fn sessions_are_renewed_and_those_that_are_over_are_not_good() {
     }
     let (introduced, _) = introduced_and_called(&origin);
     assert!((6..=20).contains(&introduced), "about once in an epoch: {introduced}");
-    let (kept, _) = target.core.class.members.count();
+    let (kept, _) = sessions(&target);
     assert!(kept <= 4, "{kept} sessions are kept");
     assert_eq!(send(&origin, &mut target, &first), Some(ReturnCode::Access), "long over");
     // Both have been silent for long.
@@ -396,12 +405,15 @@ fn a_target_that_has_started_again_is_introduced_to_again() {
     assert_eq!(introduced_and_called(&origin).0, 2);
     // One whose end was seen is not called with the session of before.
     let other = Side::new(origin.endpoint.net(), target.core.options.clone());
-    origin.core.class.members.learn_for_tests(&origin.addr_of(&other));
+    let to = origin.addr_of(&other);
+    let (key, now) = (SessionKey::new(&[1; 32], &[2; 16], &[3; 16]), Instant::now());
+    let (who, names, times) = ((&to, Principal::Unknown), (0, [2; 16], key), (now, EPOCH));
+    origin.core.own_sessions.learn(&to, OwnSession::new(who, Build::Plain, names, times));
     other.endpoint.kill();
     origin.call(&other, b"", 4);
     while origin.step() > 0 {}
     assert!(matches!(ended(&mut origin, 4), Err(HgError::Na(na::Error::PeerGone { .. }))));
-    assert_eq!(origin.core.class.members.count().1, 1, "that of the target");
+    assert_eq!(sessions(&origin), (0, 1), "that of the target");
 }
 
 #[test]
@@ -492,7 +504,68 @@ fn introductions_that_mean_nothing_are_refused() {
         let code = send(&origin, &mut target, &changed);
         assert_eq!(code, Some(ReturnCode::Permission), "byte {at}");
     }
-    assert_eq!(target.core.class.members.count(), (0, 0));
+    assert_eq!(sessions(&target), (0, 0));
     assert!(target.notes.requests.is_empty());
     assert_eq!(call_once(&mut origin, &mut target, 1), member());
+}
+
+#[test]
+fn a_member_to_whom_calls_are_led_on_is_not_the_one_that_was_called() {
+    for options in [knowing, calling_strangers] {
+        let (net, file) = (Net::default(), file(&["ours"]));
+        let mut origin = Side::new(&net, options(&file));
+        let mut called = Side::new(&net, options(&file));
+        let mut other = Side::new(&net, options(&file));
+        let to_other = origin.addr_of(&other);
+        // Somebody who knows no secret has the address that is called, and leads on what comes.
+        called.endpoint.leads_to(&other.endpoint);
+        origin.call(&called, b"args", 1);
+        settle(&mut origin, &mut other);
+        assert!(other.notes.requests.is_empty(), "it came to the handler");
+        match ended(&mut origin, 1) {
+            Err(HgError::Na(error)) if error.never_arrived() => {
+                let said = error.to_string();
+                assert!(said.contains("leads calls on") && said.contains(to_other.uri()), "{said}");
+            }
+            result => panic!("{result:?}"),
+        }
+        assert_eq!((sessions(&origin), sessions(&other)), ((0, 0), (0, 0)));
+        called.endpoint.leads_to(&called.endpoint);
+        assert_eq!(call_once(&mut origin, &mut other, 2), member(), "by its own address");
+        assert_eq!(call_once(&mut origin, &mut called, 3), member());
+    }
+}
+
+#[test]
+fn strangers_do_not_have_us_look_at_the_file_each_time() {
+    let net = Net::default();
+    let [ours, theirs] = [file(&["old"]), file(&["new"])];
+    let membership = Membership::load(ours.path()).unwrap().looking_every(10 * PATIENCE);
+    let options = HgOptions { membership: Some(membership), ..HgOptions::default() };
+    let mut target = Side::new(&net, options);
+    rewrite(&ours, &["new"]);
+    for token in 0..3 {
+        let mut origin = Side::new(&net, knowing(&theirs));
+        assert!(refused(&mut origin, &mut target, token).contains("does not believe"));
+    }
+    // One who is asked to does at once.
+    target.core.look_at_secrets();
+    let mut origin = Side::new(&net, knowing(&theirs));
+    assert_eq!(call_once(&mut origin, &mut target, 1), member());
+}
+
+#[test]
+fn members_that_have_proven_who_they_are_are_told_by_address() {
+    let (mut origin, mut target) = members();
+    assert!(origin.core.proven_members().is_empty() && target.core.proven_members().is_empty());
+    call_once(&mut origin, &mut target, 1);
+    for (side, peer) in [(&origin, &target), (&target, &origin)] {
+        let proven = side.core.proven_members();
+        assert_eq!(proven.len(), 1);
+        assert_eq!(proven.get(peer.core.self_addr().uri()).copied(), member());
+    }
+    for side in [&origin, &target] {
+        side.core.class.members.pass(2 * EPOCH);
+        assert!(side.core.proven_members().is_empty(), "that was long ago");
+    }
 }

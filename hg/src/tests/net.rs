@@ -89,6 +89,8 @@ struct Node {
     direct: bool,
     /// Others take it for a peer that may be a C program.
     foreign: bool,
+    /// Requests for it come to this node, whose answers seem to be its own.
+    leads_to: Option<usize>,
     freeze_moves: bool,
     /// Transfers wait, and can be canceled.
     stall_moves: bool,
@@ -198,7 +200,14 @@ fn arrive(nodes: &mut [Node], to: usize, kind: Kind, message: Message) {
 }
 
 fn send_now(nodes: &mut [Node], at: usize, send: Send) {
-    let Send { op, kind, to, tag, buf } = send;
+    let Send { op, kind, mut to, tag, buf } = send;
+    let mut from = at;
+    match kind {
+        Kind::Unexpected => to = nodes[to].leads_to.unwrap_or(to),
+        Kind::Expected => {
+            from = nodes.iter().position(|node| node.leads_to == Some(at)).unwrap_or(at);
+        }
+    }
     let result = match nodes[to].max() {
         _ if nodes[to].dead => Err(gone(to)),
         max if buf.len() > max => Err(Error::TooLong { len: buf.len(), max }),
@@ -210,7 +219,7 @@ fn send_now(nodes: &mut [Node], at: usize, send: Send) {
             bytes[at] ^= 1;
         }
         nodes[at].sent.push((kind, tag, bytes.clone()));
-        arrive(nodes, to, kind, Message { from: at, tag, bytes });
+        arrive(nodes, to, kind, Message { from, tag, bytes });
     }
     nodes[at].done.push_back(Completion::Send { op, buf, result });
 }
@@ -318,6 +327,11 @@ impl NodeEndpoint {
     /// Others take it for a program of C from now on.
     pub(super) fn is_foreign_to_others(&self) {
         self.with(|node| node.foreign = true);
+    }
+
+    /// Somebody leads requests for it on to another one.
+    pub(super) fn leads_to(&self, other: &Self) {
+        self.with(|node| node.leads_to = Some(other.index));
     }
 
     pub(super) fn at_once(&self) {

@@ -329,6 +329,10 @@ impl Endpoint for AutoSm {
         self.route(peer).is_ok_and(|(_, part, peer)| part.endpoint.knows_principals(peer))
     }
 
+    fn is_at(&self, peer: &Addr, address: &str) -> bool {
+        self.route(peer).is_ok_and(|(_, part, peer)| part.endpoint.is_at(peer, address))
+    }
+
     fn look_at_secrets(&self) {
         self.far.endpoint.look_at_secrets();
     }

@@ -480,6 +480,20 @@ impl Endpoint for UcxEndpoint {
         host.flatten().unwrap_or(Principal::Unknown)
     }
 
+    /// A listener has several addresses, and says the one by which others reach it; peers may have
+    /// been named by host. One that is known by its connection alone was not called by an address.
+    fn is_at(&self, peer: &Addr, address: &str) -> bool {
+        let dialed = self.with(|driver| {
+            let index = driver.index_of(peer)?;
+            driver.peer(index).map(|known| known.addresses.clone())
+        });
+        match dialed.flatten() {
+            None => false,
+            Some(dialed) if dialed.is_empty() => true,
+            Some(dialed) => address::said(address).is_some_and(|said| dialed.contains(&said)),
+        }
+    }
+
     fn is_gone(&self, peer: &Addr) -> bool {
         let known = peer.state::<PeerRef>().filter(|_| peer.endpoint_id() == self.id);
         known.is_some_and(|known| peer.is_of_another_session(known.session()))

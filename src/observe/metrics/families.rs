@@ -121,6 +121,8 @@ impl Metrics {
         text.one(Counter, "margo_requests_beyond_buffers_total", help, beyond);
         let help = "Responses of ours that were damaged when they arrived, as their origins said.";
         text.one(Counter, "margo_responses_unread_total", help, count(network.responses_unread));
+        let help = "Introductions and requests whose proof of membership was not right.";
+        text.one(Counter, "margo_proofs_refused_total", help, count(network.proofs_refused));
     }
 
     fn progress(&self, text: &mut Text) {

@@ -300,6 +300,9 @@ plain! {
         requests_beyond_buffers: u64,
         /// Responses of ours that were damaged when they arrived, as their origins said.
         responses_unread: u64,
+        /// Introductions and requests of peers whose proof that they are members of our cluster was
+        /// not right (`margo.security.fabrics`).
+        proofs_refused: u64,
         /// Requests refused because their RPC is not registered, or not served, here.
         not_registered: u64,
         /// Calls and answers given up.

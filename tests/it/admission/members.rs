@@ -1,19 +1,23 @@
 //! Members of a cluster over transports that do not tell who a peer is (`margo.security.fabrics`):
 //! in a simulated network, and over the fabrics that are asked for.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::common::{PATIENCE, on_fabrics, once_free};
 use margo::config::Config;
 use margo::{ForwardError, Instance, Principal, ProviderHandle, Rpc};
+use na::sim::{LinkOptions, Network};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 const WHO: Rpc<(), String> = Rpc::new("who");
 const LEN: Rpc<Vec<u8>, u64> = Rpc::new("len");
 const OPEN: Rpc<(), ()> = Rpc::new("open");
+const NUMBER: Rpc<u64, u64> = Rpc::new("number");
 
 fn secret(text: &str) -> NamedTempFile {
     // Its mode is 600.
@@ -128,6 +132,12 @@ fn who_knows_the_secret_is_a_member_and_nobody_else_is_served() {
         let stranger = client(network, "stranger", None);
         is_not_allowed(who(&stranger, &service));
         is_not_believed(who(&service, &stranger), "has not proven that it knows the secret");
+        let metrics = service.metrics();
+        assert_eq!(metrics.network.proofs_refused, 2);
+        let peers = metrics.peers.list.iter();
+        let proven = peers.filter(|peer| peer.principal.as_deref() == Some(&member(network)));
+        let proven: Vec<_> = proven.map(|peer| &*peer.address).collect();
+        assert_eq!(proven, [own.self_addr().uri()], "{:?}", metrics.peers.list);
         end([own, other, careless, stranger, service]);
 
         let text = std::fs::read_to_string(&audit).unwrap();
@@ -140,6 +150,55 @@ fn who_knows_the_secret_is_a_member_and_nobody_else_is_served() {
         let refused = lines.iter().find(|line| line["event"] == "refused").unwrap();
         assert!(refused["why"].as_str().unwrap().contains("\"fabrics\" denies it"), "{refused}");
     });
+}
+
+/// A node without the secret, and one with another one, ask as often as they like, over links that
+/// lose and repeat packets: members are served meanwhile, and no handler sees anybody else.
+#[test]
+fn a_hostile_node_of_a_simulated_network_is_no_member() {
+    for seed in 0..8 {
+        let name = format!("no-members-{seed}");
+        let network = Network::builder(name.clone()).seed(seed);
+        let _network = network.link(LinkOptions::unreliable(0.1)).build().unwrap();
+        let network = format!("na+sim://{name}/");
+        let [ours, theirs] = ["a secret of ours", "a secret of others"].map(secret);
+        let service = start(&network, "service", json!({ "fabrics": fabrics(ours.path()) }));
+        let seen = Arc::new(Mutex::new(BTreeSet::new()));
+        let sees = seen.clone();
+        let answer = move |request: margo::Handle<u64, u64>| {
+            sees.lock().unwrap().insert(request.principal());
+            let _ = request.respond(request.args());
+        };
+        service.register(NUMBER, answer).unwrap();
+        let friend = client(&network, "friend", Some(fabrics(ours.path())));
+        let mallory = client(&network, "mallory", Some(strangers(theirs.path())));
+        let nobody = client(&network, "nobody", None);
+        let nodes = [friend, mallory, nobody];
+        let calls = (0..20_u64).flat_map(|n| nodes.iter().enumerate().map(move |node| (n, node)));
+        let begin = |(n, (at, node)): (u64, (usize, &Instance))| {
+            (n, at, node.rpc(NUMBER, &target(node, &service), &n).start().unwrap())
+        };
+        for (n, at, call) in calls.map(begin).collect::<Vec<_>>() {
+            match (at, call.wait_timeout(PATIENCE).unwrap()) {
+                (0, Ok(answer)) => assert_eq!(answer, n, "seed {seed}"),
+                (1, Err(ForwardError::Network { .. })) => {}
+                (2, Err(ForwardError::Permission { .. })) => {}
+                (at, result) => panic!("seed {seed}, node {at}: {result:?}"),
+            }
+        }
+        let member = Principal::member_at([0, 0, 0, 0].into());
+        assert_eq!(*seen.lock().unwrap(), [member].into(), "seed {seed}");
+        let metrics = service.metrics();
+        assert_eq!(metrics.network.proofs_refused, 20, "seed {seed}: one for each introduction");
+        let known = |node: &str| {
+            let address = address(&network, node);
+            let peer = metrics.peers.list.iter().find(|peer| peer.address == address);
+            peer.and_then(|peer| peer.principal.clone())
+        };
+        let of_nodes = ["friend", "mallory", "nobody"].map(known);
+        assert_eq!(of_nodes, [Some("member".to_owned()), None, None], "seed {seed}");
+        end(nodes.into_iter().chain([service]));
+    }
 }
 
 #[test]

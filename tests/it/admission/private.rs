@@ -2,7 +2,10 @@
 //! and the names that rules know.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
+use crate::admission::support::until;
 use crate::common::PATIENCE;
 use margo::config::{Config, Shards};
 use margo::{Access, Bulk, Handle, Instance, InstanceBuilder, Principal, ProviderHandle, Rpc};
@@ -118,4 +121,58 @@ fn a_client_is_told_why_it_is_not_let_in() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("margo.security.tcp: cannot read /nowhere/secret"), "{error}");
+}
+
+/// Members that were there before call on, and others come, while all change to another secret.
+#[test]
+fn a_secret_is_changed_under_load_and_no_call_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let (old, new) =
+        ("an old secret of tests, and long enough", "a new secret of tests, which is as long");
+    let change = |place: &str, secrets: &[&str]| {
+        let mut file = tempfile::NamedTempFile::new_in(folder.path()).unwrap();
+        file.write_all(secrets.join("\n").as_bytes()).unwrap();
+        file.persist(folder.path().join(place)).unwrap();
+    };
+    let places = ["service", "clients"];
+    places.iter().for_each(|place| change(place, &[old]));
+    let service = start(&folder.path().join("service"), true, 2, "");
+    service.register(LEN, |request| drop(request.respond(&(request.args().len() as u64)))).unwrap();
+    let address = service.self_addr().uri().to_owned();
+    let (is_over, called) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let come = Arc::new(Mutex::new(0));
+    let path = folder.path().join("clients");
+    let client = move || start(&path, false, 1, "");
+    let load = |is_new: bool| {
+        let (is_over, called, come) = (is_over.clone(), called.clone(), come.clone());
+        let (address, client) = (address.clone(), client.clone());
+        std::thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                let client = client();
+                let to = ProviderHandle::from(client.lookup(&address).unwrap());
+                while !is_over.load(Ordering::Relaxed) {
+                    assert_eq!(client.forward_timed(LEN, &to, &vec![1; 9], PATIENCE).unwrap(), 9);
+                    called.fetch_add(1, Ordering::Relaxed);
+                    if is_new {
+                        *come.lock().unwrap() += 1;
+                        break;
+                    }
+                }
+                client.finalize_and_wait().unwrap();
+            }
+        })
+    };
+    let threads = [false, false, true].map(load);
+    let steps: [&[&str]; 3] = [&[old, new], &[new, old], &[new]];
+    for (step, place) in steps.iter().flat_map(|step| places.map(|place| (step, place))) {
+        let (calls, clients) = (called.load(Ordering::Relaxed), *come.lock().unwrap());
+        until("calls go on", || called.load(Ordering::Relaxed) > calls + 100);
+        until("clients come", || *come.lock().unwrap() > clients + 2);
+        change(place, step);
+    }
+    let clients = *come.lock().unwrap();
+    until("clients come", || *come.lock().unwrap() > clients + 2);
+    is_over.store(true, Ordering::Relaxed);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    service.finalize_and_wait().unwrap();
 }

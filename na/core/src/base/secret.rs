@@ -3,11 +3,14 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
+use prim::fork::Process;
+use prim::sync::{Mutex, lock};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::rand::{GetRandomFlags, getrandom};
 use zeroize::Zeroize;
@@ -99,6 +102,102 @@ impl Drop for Secret {
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
+    }
+}
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 32;
+
+/// Bytes that are mapped at once for keys.
+const PAGE_BYTES: usize = 4096;
+
+/// A key, in memory that core files leave out, and overwritten before it goes. Many of them share a
+/// page, where each [`Secret`] has pages of its own.
+pub struct SecretKey {
+    place: Place,
+    process: Process,
+}
+
+/// Room for a key, which whoever has the value has for itself. Its memory is never unmapped.
+struct Place(NonNull<[u8; KEY_BYTES]>);
+
+// SAFETY: the memory belongs to this value alone, and is reached through it only.
+unsafe impl Send for Place {}
+// SAFETY: a shared one is only read.
+unsafe impl Sync for Place {}
+
+/// The places that no key has, all zero. There are as many as keys have needed at a time.
+static PLACES: Mutex<Vec<Place>> = Mutex::new(Vec::new());
+
+impl Place {
+    fn take() -> Self {
+        let mut places = lock(&PLACES);
+        if places.is_empty() {
+            let page = match Secret::zeroed(PAGE_BYTES) {
+                Ok(page) => NonNull::from(&mut ManuallyDrop::new(page)[..]),
+                // A core file has it then, as on a system that cannot leave it out.
+                Err(_) => NonNull::from(Box::leak(vec![0; PAGE_BYTES].into_boxed_slice())),
+            };
+            let first = page.cast::<[u8; KEY_BYTES]>();
+            // SAFETY: so many places are one behind the other in the page.
+            let place = |at| Self(unsafe { first.add(at) });
+            places.extend((0..PAGE_BYTES / KEY_BYTES).map(place));
+        }
+        places.pop().expect("there are some now")
+    }
+}
+
+impl SecretKey {
+    fn zeroed() -> Self {
+        Self { place: Place::take(), process: Process::current() }
+    }
+
+    /// The key of these bytes.
+    #[must_use]
+    pub fn new(bytes: &[u8; KEY_BYTES]) -> Self {
+        let mut key = Self::zeroed();
+        key.copy_from_slice(bytes);
+        key
+    }
+
+    /// Draws one that nobody can guess; `None`: the system has no random numbers.
+    #[must_use]
+    pub fn draw() -> Option<Self> {
+        let mut key = Self::zeroed();
+        getrandom(&mut key[..], GetRandomFlags::empty()).ok().map(|_| key)
+    }
+}
+
+impl Deref for SecretKey {
+    type Target = [u8; KEY_BYTES];
+
+    fn deref(&self) -> &[u8; KEY_BYTES] {
+        // SAFETY: the place is initialized (with zeros) memory that is never unmapped, and nobody
+        // writes to it while this value is borrowed.
+        unsafe { self.place.0.as_ref() }
+    }
+}
+
+impl DerefMut for SecretKey {
+    fn deref_mut(&mut self) -> &mut [u8; KEY_BYTES] {
+        // SAFETY: as in `deref`; it is borrowed by us alone.
+        unsafe { self.place.0.as_mut() }
+    }
+}
+
+impl Drop for SecretKey {
+    fn drop(&mut self) {
+        self.zeroize();
+        // In a child, the lock may be held for ever by a thread that it has not.
+        if !self.process.is_other() {
+            lock(&PLACES).push(Place(self.place.0));
+        }
+    }
+}
+
+impl fmt::Debug for SecretKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretKey(…)")
     }
 }
 
@@ -217,6 +316,8 @@ pub fn secrets(text: &[u8]) -> Result<Vec<&[u8]>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     /// The flags of the mapping that begins at an address, as the kernel says them.
@@ -241,6 +342,29 @@ mod tests {
         assert!(flags.split(' ').any(|flag| flag == "dd"), "not dumped: {flags}");
         assert_eq!(format!("{secret:?}"), "Secret(…)");
         assert!(Secret::zeroed(0).unwrap().is_empty());
+    }
+
+    #[test]
+    fn keys_are_in_no_core_file_and_their_places_are_zero_when_they_go() {
+        let bytes = draw().unwrap();
+        let keys: Vec<_> =
+            (0..3 * PAGE_BYTES / KEY_BYTES).map(|_| SecretKey::new(&bytes)).collect();
+        let places: HashSet<_> = keys.iter().map(|key| key.as_ptr() as usize).collect();
+        assert_eq!(places.len(), keys.len(), "none is another one's");
+        for key in [&keys[0], &keys[200], &SecretKey::draw().unwrap()] {
+            let flags = flags_at(key.as_ptr() as usize);
+            assert!(flags.split(' ').any(|flag| flag == "dd"), "not dumped: {flags}");
+        }
+        assert!(keys.iter().all(|key| **key == bytes));
+        assert_eq!(format!("{:?}", keys[0]), "SecretKey(…)");
+        assert_ne!(*SecretKey::draw().unwrap(), *SecretKey::draw().unwrap());
+        drop(keys);
+        let is_zero = |place: &Place| {
+            // SAFETY: the place is ours while the lock is held, and its memory is never unmapped.
+            unsafe { *place.0.as_ref() == [0; KEY_BYTES] }
+        };
+        let free = lock(&PLACES);
+        assert!(free.len() >= places.len() && free.iter().all(is_zero));
     }
 
     #[test]

@@ -78,6 +78,10 @@ impl Endpoint for GroupMember {
         self.own.knows_principals(peer)
     }
 
+    fn is_at(&self, peer: &Addr, address: &str) -> bool {
+        self.own.is_at(peer, address)
+    }
+
     fn look_at_secrets(&self) {
         self.own.look_at_secrets();
     }

@@ -133,6 +133,15 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Returns whether an endpoint that says it is at `address` may be the one that is called as
+    /// `peer`. Asked where the layer above has its peers prove who they are
+    /// ([`knows_principals`](Self::knows_principals)): another member of the cluster, to whom
+    /// somebody leads calls on, proves as much. Default: the texts are the same, for a transport
+    /// whose endpoints have one address each.
+    fn is_at(&self, peer: &Addr, address: &str) -> bool {
+        peer.uri() == address
+    }
+
     /// Reads the files of secrets and certificates again if they have changed, as the next
     /// connection would. Default: there are none.
     fn look_at_secrets(&self) {}

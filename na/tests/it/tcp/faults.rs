@@ -249,7 +249,7 @@ fn signs_of_life_are_sent_to_who_wants_them() {
 }
 
 /// Returns whether this process may have so many descriptors, after raising its limit if need be.
-fn may_have_descriptors(wanted: u64) -> bool {
+pub(super) fn may_have_descriptors(wanted: u64) -> bool {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     // Refused at most where it is not needed: the soft limit may always be raised to the hard one.

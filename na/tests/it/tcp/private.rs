@@ -3,8 +3,9 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use na::conformance::{Opener, PATIENCE};
@@ -17,6 +18,8 @@ use rcgen::{
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
     RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
+
+use crate::tcp::faults::may_have_descriptors;
 
 const SECRET: &str = "a secret of the tests, and long enough";
 const OTHER: &str = "another secret, and long enough as well";
@@ -387,15 +390,78 @@ fn a_certificate_that_was_revoked_is_refused() {
     assert!(greet(&open(false, &mutual(&good)), &target).is_err());
 }
 
+#[test]
+fn an_authority_is_changed_without_a_connection_that_fails() {
+    let authorities = [Authority::new(), Authority::new()];
+    let issued = authorities.each_ref().map(|one| one.issue("member.example", |_| ()));
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+    let [old, new] = issued.each_ref().map(|one| [read(&one.certificate), read(&one.key)]);
+    let [old_trust, new_trust] = authorities.each_ref().map(|one| read(&one.path("ca.pem")));
+    let sides = [Files::new(), Files::new()];
+    let security = sides.each_ref().map(|side| {
+        let [certificate, key] = &old;
+        let [certificate, key, trust] = [("pem", certificate), ("key", key), ("trust", &old_trust)]
+            .map(|(name, text)| side.write(name, text));
+        mutual(&Certificates::new(certificate, key, trust))
+    });
+    let targets = security.each_ref().map(|one| open(true, one));
+    let greet_target = |at: usize| {
+        greet(&open(false, &security[1 - at]), &targets[at]).unwrap();
+    };
+    let greet_both = || (0..2).for_each(greet_target);
+    for side in &sides {
+        side.write("trust", &[&*old_trust, &new_trust].concat());
+        greet_both();
+    }
+    for (at, side) in sides.iter().enumerate() {
+        side.write("pem", &new[0]);
+        // The key is not that of the certificate yet, so those of before stay.
+        greet_target(at);
+        side.write("key", &new[1]);
+        greet_both();
+    }
+    for side in &sides {
+        side.write("trust", &new_trust);
+        greet_both();
+    }
+    let said = greet(&open(false, &mutual(&issued[0])), &targets[0]);
+    assert!(is_unreachable(&said, ""), "{said:?}");
+}
+
+/// `weak/` has an authority, a key, and two certificates for it: what the authority has signed is
+/// the SHA-1 of one, and the SHA-256 of the other.
+#[test]
+fn a_certificate_with_a_weak_signature_is_refused() {
+    let files = Files::new();
+    let key = files.write("key", include_str!("weak/leaf.key"));
+    let trust = files.write("trust", include_str!("weak/ca.pem"));
+    let with = |name: &str, text: &str| {
+        let certificate = files.write(name, text);
+        mutual(&Certificates::new(certificate, key.clone(), trust.clone()))
+    };
+    let strong = with("strong", include_str!("weak/sha256.pem"));
+    let weak = with("weak", include_str!("weak/sha1.pem"));
+    assert!(greet(&open(false, &strong), &open(true, &strong)).is_ok());
+    let said = greet(&open(false, &weak), &open(true, &strong));
+    assert!(is_unreachable(&said, ""), "{said:?}");
+    let said = greet(&open(false, &strong), &open(true, &weak));
+    assert!(is_unreachable(&said, "invalid peer certificate"), "{said:?}");
+}
+
 /// The way of a record that somebody between origin and target has in hand.
 #[derive(Debug, Clone, Copy)]
 enum Attack {
+    /// Has the second in place of the first, wherever it stands.
+    Rewrite(&'static [u8], &'static [u8]),
     Change(usize),
     Drop,
     Repeat,
     Swap,
     Cut(usize),
 }
+
+/// Records that were rewritten, by all of them.
+static REWRITTEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Passes records from an origin on to a target, the other way as it comes, and does what is asked
 /// to the next record. Returns its address.
@@ -424,6 +490,13 @@ fn somebody_between(target: &str) -> (SocketAddr, std::sync::mpsc::Sender<Attack
                     Ok(Attack::Change(at)) => {
                         let at = at.min(record.len() - 1);
                         record[at] ^= 1;
+                        onward.write_all(&record)?;
+                    }
+                    Ok(Attack::Rewrite(from, to)) => {
+                        let at = record.windows(from.len()).position(|bytes| bytes == from);
+                        let at = at.expect("it stands there");
+                        record[at..at + from.len()].copy_from_slice(to);
+                        REWRITTEN.fetch_add(1, Ordering::Relaxed);
                         onward.write_all(&record)?;
                     }
                     Ok(Attack::Drop) => {}
@@ -502,23 +575,76 @@ fn who_is_on_the_way_can_end_a_connection_and_nothing_else() {
 }
 
 #[test]
-fn those_that_say_nothing_keep_nobody_out() {
+fn who_is_on_the_way_cannot_talk_two_into_less() {
     let files = Files::new();
     let security = files.secret(&[SECRET]);
-    let target = open(true, &security);
-    let listening = target.self_addr().uri().strip_prefix("na+tcp://").unwrap().to_owned();
-    let mut silent = Vec::new();
-    for count in 0..400 {
-        let Ok(mut stream) = TcpStream::connect(&listening) else { break };
-        if count % 2 == 0 {
-            // The beginning of a record, which does not go on.
-            let _ = stream.write_all(&[22, 3, 1, 1, 0, 1]);
-        }
-        silent.push(stream);
-        target.poll(64, &mut |_| ()).unwrap();
+    // What the first record offers: versions, of which TLS 1.3 is the only one, and ciphers.
+    let versions = |listed: &'static [u8]| Attack::Rewrite(&[0, 0x2b, 0, 3, 2, 3, 4], listed);
+    let attacks = [
+        versions(&[0, 0x2b, 0, 3, 2, 3, 3]),
+        versions(&[0, 0x2b, 0, 3, 2, 3, 1]),
+        versions(&[0, 0xff, 0, 3, 2, 3, 4]),
+        Attack::Rewrite(&[0x13, 0x02], &[0x00, 0x2f]),
+        Attack::Rewrite(&[0x13, 0x01], &[0x13, 0x03]),
+    ];
+    for (attack, count) in attacks.into_iter().zip(1..) {
+        let (target, origin) = (open(true, &security), open(false, &security));
+        let listening = target.self_addr().uri().strip_prefix("na+tcp://").unwrap().to_owned();
+        let (between, ask) = somebody_between(&listening);
+        ask.send(attack).unwrap();
+        let to = origin.lookup(&format!("na+tcp://{between}")).unwrap();
+        let said = say(&origin, &target, &to, b"in the open");
+        assert!(is_unreachable(&said, ""), "{attack:?}: {said:?}");
+        assert_eq!(REWRITTEN.load(Ordering::Relaxed), count, "{attack:?}");
     }
-    assert!(greet(&open(false, &security), &target).is_ok());
-    drop(silent);
+    // Nor by speaking for the one with the other, without TLS.
+    let (open_one, open_target) = (open(false, &TcpSecurity::None), open(true, &TcpSecurity::None));
+    let (target, origin) = (open(true, &security), open(false, &security));
+    let said = greet(&origin, &open_target);
+    assert!(is_unreachable(&said, ""), "{said:?}");
+    let said = greet(&open_one, &target);
+    assert!(is_unreachable(&said, "it speaks TLS"), "{said:?}");
+}
+
+/// Begins connections that nobody waits for, half of them with the beginning of a handshake.
+fn half_open(target: &Arc<dyn Endpoint>, count: usize) -> Vec<TcpStream> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+    let listening = target.self_addr().uri().strip_prefix("na+tcp://").unwrap().to_owned();
+    let listening: SocketAddr = listening.parse().unwrap();
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let begin = |_| {
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+        // It goes on by itself.
+        let _ = connect(&socket, &listening);
+        target.poll(64, &mut |_| ()).unwrap();
+        TcpStream::from(socket)
+    };
+    let mut silent: Vec<_> = (0..count).map(begin).collect();
+    for stream in silent.iter_mut().step_by(2) {
+        // It does not go on. One that is not connected yet says nothing.
+        let _ = stream.write_all(&[22, 3, 1, 1, 0, 1]);
+    }
+    silent
+}
+
+#[test]
+fn those_that_say_nothing_keep_nobody_out() {
+    for count in [400, 10_000] {
+        if !may_have_descriptors(count + 1000) {
+            return println!("SKIPPED: too few file descriptors are allowed");
+        }
+        let files = Files::new();
+        let security = files.secret(&[SECRET]);
+        let target = open(true, &security);
+        let silent = half_open(&target, count as usize);
+        let mut options = OpenOptions::listening(false);
+        options.tcp.security = security;
+        options.connect_timeout = PATIENCE;
+        let origin = na::open("na+tcp://127.0.0.1:0", &options).unwrap();
+        let greeted = greet(&origin, &target);
+        assert!(greeted.is_ok(), "{count}: {greeted:?}");
+        drop(silent);
+    }
 }
 
 #[test]

@@ -136,6 +136,11 @@ pub(crate) fn peer(uri: &Uri<'_>, protocol: &str) -> Result<(PeerKey, Vec<Socket
     host_port::peer_addresses(uri.text, &head, uri.rest)
 }
 
+/// The address in the text of a listening endpoint.
+pub(crate) fn said(text: &str) -> Option<SocketAddr> {
+    text.split_once("://")?.1.parse().ok()
+}
+
 /// The address that a peer at `client` announced, if it is written in numbers (so that nothing has
 /// to be resolved) and the peer's own: at the host that it called from, or on this host as well.
 pub(crate) fn announced(
