@@ -107,6 +107,16 @@ fn bulk() {
     assert_eq!(stdout_of(&run("bulk", &[])), "reversed 1048576 bytes\n");
 }
 
+/// From one device to another, of two processes; a driver for tests stands for both.
+#[test]
+fn tensors() {
+    let out = stdout_of(&run("tensors", &["4194304", "fake"]));
+    let lines: Vec<_> = out.lines().collect();
+    assert!(lines[0].starts_with("put 4194304 bytes at "), "{out}");
+    assert!(lines[1].starts_with("got 4194304 bytes at "), "{out}");
+    assert_eq!(lines[2..], ["8388608 bytes were copied by GPUs alone"], "{out}");
+}
+
 #[test]
 fn service() {
     let out = stdout_of(&run("service", &[]));

@@ -596,13 +596,20 @@ fn device_cases() -> Vec<Case> {
         }
         for over in [Transport::Sm, Transport::Tcp] {
             let settings = Settings { transport: over, patience: WaitPolicy::Poll };
-            for (what, from_device, to_device) in
-                [("h2d", false, true), ("d2h", true, false), ("d2d", true, true)]
-            {
-                let between = Between { from_device, to_device };
+            for (what, from_device, to_device, shared) in [
+                ("h2d", false, true, false),
+                ("d2h", true, false, false),
+                ("d2d", true, true, false),
+                ("shared_d2d", true, true, true),
+            ] {
+                if shared && over != Transport::Sm {
+                    continue;
+                }
+                let between = Between { from_device, to_device, shared };
                 let id = format!("device.{}.{what}.{size}", over.word());
                 let row = move |c: &Context| device::run(c, settings, between, bytes);
-                let case = Case::new(id, BytesPerSecond, NONE, row);
+                let target = if shared { TimesFloor(0.9) } else { NONE };
+                let case = Case::new(id, BytesPerSecond, target, row);
                 cases.push(case.peer(move |c, ()| device::peer(c, settings, between, bytes)));
             }
         }

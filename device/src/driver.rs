@@ -9,16 +9,86 @@ use libloading::os::unix::Library as Opened;
 
 use crate::DeviceError;
 use crate::raw::{
-    CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_NO_DEVICE,
+    self, CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_NO_DEVICE,
     CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CUDA_SUCCESS, CUcontext, CUdevice,
-    CUresult, Functions, Library,
+    CUresult, Functions, MissingSymbol,
 };
 
-/// Names under which the library is looked for, in this order.
-const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+/// The interface of a driver.
+///
+/// ```
+/// use device::{Driver, DriverKind};
+///
+/// if let Ok(driver) = Driver::cuda() {
+///     assert_eq!(driver.kind(), DriverKind::Cuda);
+/// }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DriverKind {
+    /// CUDA's, of NVIDIA.
+    Cuda,
+    /// HIP's, of AMD.
+    Hip,
+    /// oneAPI Level Zero, of Intel.
+    LevelZero,
+}
 
-/// The variable that names another library.
-const PATH_VARIABLE: &str = "MARGO_LIBCUDA";
+/// The facts in which the libraries of drivers differ.
+struct Library {
+    interface: &'static str,
+    /// Looked for in this order.
+    names: &'static [&'static str],
+    /// The variable that names another one.
+    variable: &'static str,
+    devices: &'static str,
+    advice: &'static str,
+    needed: &'static str,
+}
+
+impl DriverKind {
+    fn library(self) -> Library {
+        match self {
+            Self::Cuda => Library {
+                interface: "CUDA",
+                names: &["libcuda.so.1", "libcuda.so"],
+                variable: "MARGO_LIBCUDA",
+                devices: "NVIDIA devices",
+                advice: "install it (Debian: libcuda1; in a container, start that with --gpus), or \
+                         name the library in MARGO_LIBCUDA",
+                needed: "CUDA 11.2",
+            },
+            Self::Hip => Library {
+                interface: "HIP",
+                names: &["libamdhip64.so.7", "libamdhip64.so.6"],
+                variable: "MARGO_LIBHIP",
+                devices: "AMD devices",
+                advice: "install ROCm 6 or 7 (Debian: libamdhip64-6; in a container, give it \
+                         /dev/kfd and /dev/dri), or name the library in MARGO_LIBHIP",
+                needed: "HIP 6.0",
+            },
+            Self::LevelZero => Library {
+                interface: "Level Zero",
+                names: &["libze_loader.so.1"],
+                variable: "MARGO_LIBZE",
+                devices: "Intel devices",
+                advice: "install loader and driver (Debian: libze1, intel-level-zero-gpu; in a \
+                         container, give it /dev/dri), or name the library in MARGO_LIBZE",
+                needed: "Level Zero 1.6",
+            },
+        }
+    }
+
+    /// The major and minor number in a version as the driver tells it.
+    fn version(self, version: c_int) -> (u32, u32) {
+        let version = version.max(0).cast_unsigned();
+        match self {
+            Self::Cuda => (version / 1000, version % 1000 / 10),
+            Self::Hip => (version / 10_000_000, version / 100_000 % 100),
+            Self::LevelZero => (version >> 16, version & 0xffff),
+        }
+    }
+}
 
 /// The driver of the devices of this machine. Cheap to clone.
 ///
@@ -40,9 +110,10 @@ pub struct Driver(Arc<DriverState>);
 
 struct DriverState {
     functions: Arc<dyn Functions>,
+    kind: DriverKind,
     /// The name under which the library was found.
     file: String,
-    /// 1000 for each major and 10 for each minor number.
+    /// As the driver tells it; 0: not yet.
     version: c_int,
     /// The process that it was initialised in.
     process: u32,
@@ -59,19 +130,43 @@ impl Driver {
     /// cannot be initialised, as where there is no device. The same at every call.
     pub fn cuda() -> Result<Self, DeviceError> {
         static DRIVER: OnceLock<Result<Driver, DeviceError>> = OnceLock::new();
-        let open = || match std::env::var_os(PATH_VARIABLE) {
-            Some(path) => Self::open_one_of(&[&path.to_string_lossy()]),
-            None => Self::open_one_of(&NAMES),
-        };
-        DRIVER.get_or_init(open).clone()
+        DRIVER.get_or_init(|| Self::open(DriverKind::Cuda)).clone()
     }
 
-    /// Opens and initialises the first of `names` that can be opened.
+    /// Returns the driver of AMD devices: of the library that `MARGO_LIBHIP` names, else of ROCm 6
+    /// or 7. As [`cuda`](Self::cuda) otherwise. It was never run on a device.
     ///
     /// # Errors
     ///
     /// As of [`cuda`](Self::cuda).
-    pub fn open_one_of(names: &[&str]) -> Result<Self, DeviceError> {
+    #[cfg(feature = "hip")]
+    pub fn hip() -> Result<Self, DeviceError> {
+        static DRIVER: OnceLock<Result<Driver, DeviceError>> = OnceLock::new();
+        DRIVER.get_or_init(|| Self::open(DriverKind::Hip)).clone()
+    }
+
+    /// Returns the driver of Intel devices: of the loader that `MARGO_LIBZE` names, else of the
+    /// installed one. As [`cuda`](Self::cuda) otherwise. It was never run on a device.
+    ///
+    /// # Errors
+    ///
+    /// As of [`cuda`](Self::cuda).
+    #[cfg(feature = "level-zero")]
+    pub fn level_zero() -> Result<Self, DeviceError> {
+        static DRIVER: OnceLock<Result<Driver, DeviceError>> = OnceLock::new();
+        DRIVER.get_or_init(|| Self::open(DriverKind::LevelZero)).clone()
+    }
+
+    fn open(kind: DriverKind) -> Result<Self, DeviceError> {
+        let Library { names, variable, .. } = kind.library();
+        match std::env::var_os(variable) {
+            Some(path) => Self::open_one_of(kind, &[&path.to_string_lossy()]),
+            None => Self::open_one_of(kind, names),
+        }
+    }
+
+    /// Opens and initialises the first of `names` that can be opened.
+    fn open_one_of(kind: DriverKind, names: &[&str]) -> Result<Self, DeviceError> {
         let mut tried = Vec::new();
         for name in names {
             // SAFETY: runs the constructors of the driver's library and of what it is linked with,
@@ -79,33 +174,44 @@ impl Driver {
             match unsafe { Opened::new(name) } {
                 Ok(opened) => {
                     let opened: &'static Opened = Box::leak(Box::new(opened));
-                    // SAFETY: the library has the name of CUDA's, or was named by the user as such,
-                    // and its functions keep their signatures under these symbols.
-                    let library = unsafe { Library::of(opened) }.map_err(|missing| {
+                    // SAFETY: the library has the name of the driver's, or was named by the user as
+                    // such, and its functions keep their signatures under these symbols.
+                    let table = unsafe { functions_of(kind, opened) }.map_err(|missing| {
                         let (library, symbol) = ((*name).to_owned(), missing.symbol);
-                        DeviceError::Lacks { library, symbol, reason: missing.reason }
+                        let (reason, needed) = (missing.reason, kind.library().needed);
+                        DeviceError::Lacks { library, symbol, reason, needed }
                     })?;
-                    return Self::of(Arc::new(library), name);
+                    return Self::of(kind, table, name);
                 }
                 Err(error) => tried.push(format!("{name}: {error}")),
             }
         }
-        Err(DeviceError::NoLibrary { tried: tried.join("; "), variable: PATH_VARIABLE })
+        let Library { devices, advice, .. } = kind.library();
+        Err(DeviceError::NoLibrary { devices, tried: tried.join("; "), advice })
     }
 
     /// The driver behind a table of functions.
-    pub(crate) fn of(functions: Arc<dyn Functions>, library: &str) -> Result<Self, DeviceError> {
+    pub(crate) fn of(
+        kind: DriverKind,
+        functions: Arc<dyn Functions>,
+        library: &str,
+    ) -> Result<Self, DeviceError> {
         let (file, process) = (library.to_owned(), std::process::id());
-        let mut state = DriverState { functions, file, version: 0, process };
-        let mut version = 0;
-        // SAFETY: a place for a number; may be called before all else.
-        let told = unsafe { state.functions.cuDriverGetVersion(&raw mut version) };
-        state.check("cuDriverGetVersion", None, told)?;
-        state.version = version;
+        let mut state = DriverState { functions, kind, file, version: 0, process };
+        // For the errors of what follows; some drivers tell it later only.
+        state.ask_version()?;
         // SAFETY: the only flags that there are.
         let init = unsafe { state.functions.cuInit(0) };
         state.check("cuInit", None, init)?;
+        if state.version == 0 {
+            state.ask_version()?;
+        }
         Ok(Self(Arc::new(state)))
+    }
+
+    /// Returns whose interface it has.
+    pub fn kind(&self) -> DriverKind {
+        self.0.kind
     }
 
     /// Returns the name under which the library was found.
@@ -113,9 +219,15 @@ impl Driver {
         &self.0.file
     }
 
-    /// Returns the version of CUDA that the driver knows: major and minor number.
+    /// Returns the version of the interface that the driver knows: major and minor number.
     pub fn version(&self) -> (u32, u32) {
-        self.0.version_parts()
+        self.0.kind.version(self.0.version)
+    }
+
+    /// The interface with its version, in words.
+    pub fn interface(&self) -> String {
+        let (major, minor) = self.version();
+        format!("{} {major}.{minor}", self.0.kind.library().interface)
     }
 
     /// Returns what is known of each device.
@@ -207,8 +319,7 @@ impl Driver {
 
 impl fmt::Debug for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (major, minor) = self.version();
-        write!(f, "Driver({}, CUDA {major}.{minor})", self.0.file)
+        write!(f, "Driver({}, {})", self.0.file, self.interface())
     }
 }
 
@@ -233,10 +344,38 @@ fn numa_node(pci: &str) -> Option<u32> {
     node.trim().parse().ok()
 }
 
+/// The functions of that kind of driver in a library.
+///
+/// # Safety
+///
+/// The library is that driver's.
+unsafe fn functions_of(
+    kind: DriverKind,
+    opened: &'static Opened,
+) -> Result<Arc<dyn Functions>, MissingSymbol> {
+    match kind {
+        #[cfg(feature = "level-zero")]
+        DriverKind::LevelZero => {
+            // SAFETY: the caller's.
+            let table = unsafe { crate::level_zero::ZeLibrary::of(opened, false) }?;
+            Ok(Arc::new(crate::level_zero::LevelZero::new(Arc::new(table))))
+        }
+        _ => {
+            // SAFETY: the caller's.
+            let table = unsafe { raw::Library::of(opened, kind == DriverKind::Hip) }?;
+            Ok(Arc::new(table))
+        }
+    }
+}
+
 impl DriverState {
-    fn version_parts(&self) -> (u32, u32) {
-        let version = self.version.max(0).cast_unsigned();
-        (version / 1000, version % 1000 / 10)
+    fn ask_version(&mut self) -> Result<(), DeviceError> {
+        let mut version = 0;
+        // SAFETY: a place for a number; may be called before all else.
+        let told = unsafe { self.functions.cuDriverGetVersion(&raw mut version) };
+        self.check("cuDriverGetVersion", None, told)?;
+        self.version = version;
+        Ok(())
     }
 
     fn must_be_ours(&self) -> Result<(), DeviceError> {
@@ -256,10 +395,10 @@ impl DriverState {
         if code == CUDA_SUCCESS {
             return Ok(());
         }
-        let (major, minor) = self.version_parts();
+        let (major, minor) = self.kind.version(self.version);
         let version = match self.version {
             0 => String::new(),
-            _ => format!(" (CUDA {major}.{minor})"),
+            _ => format!(" ({} {major}.{minor})", self.kind.library().interface),
         };
         let library = &self.file;
         let place = place.map_or(String::new(), |place| format!("{place} of "));
@@ -453,15 +592,29 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_told_with_what_was_tried_and_what_to_do() {
-        let error = Driver::open_one_of(&["libno-such-driver.so.9"]).unwrap_err().to_string();
+        let error = Driver::open_one_of(DriverKind::Cuda, &["libno-such-driver.so.9"])
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("libno-such-driver.so.9: "), "{error}");
         assert!(error.contains("MARGO_LIBCUDA") && error.contains("install"), "{error}");
     }
 
     #[test]
     fn another_library_is_told_apart() {
-        let error = Driver::open_one_of(&["libc.so.6"]).unwrap_err();
+        let error = Driver::open_one_of(DriverKind::Cuda, &["libc.so.6"]).unwrap_err();
         assert!(matches!(error, DeviceError::Lacks { symbol: "cuInit", .. }), "{error}");
+        let error = Driver::open_one_of(DriverKind::Hip, &["libc.so.6"]).unwrap_err();
+        assert!(matches!(error, DeviceError::Lacks { symbol: "hipInit", .. }), "{error}");
+        assert!(error.to_string().contains("HIP 6.0"), "{error}");
+        let error = Driver::open_one_of(DriverKind::LevelZero, &["libc.so.6"]).unwrap_err();
+        assert!(matches!(error, DeviceError::Lacks { symbol: "zeInit", .. }), "{error}");
+    }
+
+    #[test]
+    fn versions_are_read_as_each_driver_tells_them() {
+        assert_eq!(DriverKind::Cuda.version(12040), (12, 4));
+        assert_eq!(DriverKind::Hip.version(60_342_134), (6, 3));
+        assert_eq!(DriverKind::LevelZero.version(0x1_0009), (1, 9));
     }
 
     #[test]

@@ -17,18 +17,17 @@
 #[non_exhaustive]
 pub enum DeviceError {
     /// The library of the driver could not be opened.
-    #[error(
-        "the driver of NVIDIA devices cannot be opened (tried {tried}): install it (Debian: \
-         libcuda1; in a container, start that with --gpus), or name the library in {variable}"
-    )]
+    #[error("the driver of {devices} cannot be opened (tried {tried}): {advice}")]
     NoLibrary {
+        /// The devices that it is for.
+        devices: &'static str,
         /// Each name with the message of the dynamic linker.
         tried: String,
-        /// The variable that names another library.
-        variable: &'static str,
+        /// The advice: what to install, and the variable that names another library.
+        advice: &'static str,
     },
     /// The library lacks a function.
-    #[error("{library} lacks {symbol}: {reason}; a driver of CUDA 11.2 or later is needed")]
+    #[error("{library} lacks {symbol}: {reason}; a driver of {needed} or later is needed")]
     Lacks {
         /// The library.
         library: String,
@@ -36,6 +35,8 @@ pub enum DeviceError {
         symbol: &'static str,
         /// The message of the dynamic linker.
         reason: String,
+        /// The oldest version of its interface that will do.
+        needed: &'static str,
     },
     /// A call failed.
     #[error("{function} failed on {place}: {name} ({code}), {text}{advice}")]

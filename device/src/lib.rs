@@ -16,10 +16,14 @@
 //! # Ok::<(), device::DeviceError>(())
 //! ```
 //!
+//! Drivers of AMD's and Intel's devices (features `hip` and `level-zero`) are used through the same
+//! types. They are tested against drivers without devices, and were never run on hardware.
+//!
 //! - Reading order: `raw.rs` (the table of functions) · `error.rs` · `driver.rs` (library, driver,
 //!   devices, and whose context is current) · `memory.rs` ([`DeviceMemory`], which the host cannot
 //!   read) · `pinned.rs` (memory of the host that devices copy at full speed) · `copies.rs`
-//!   (streams, and copies that are asked whether they are over) · `fake/` (a driver for tests).
+//!   (streams, and copies that are asked whether they are over) · `level_zero.rs` (another driver
+//!   behind the same table) · `fake/` (a driver for tests).
 //!
 //! # Threads and forks
 //!
@@ -34,6 +38,9 @@ mod error;
 #[cfg(feature = "fake")]
 #[doc(hidden)]
 pub mod fake;
+#[cfg(feature = "level-zero")]
+#[doc(hidden)]
+pub mod level_zero;
 mod memory;
 mod pinned;
 #[doc(hidden)]
@@ -41,7 +48,7 @@ pub mod raw;
 
 pub use self::{
     copies::{Copies, DeviceCopy},
-    driver::{Device, DeviceInfo, Driver},
+    driver::{Device, DeviceInfo, Driver, DriverKind},
     error::DeviceError,
     memory::DeviceMemory,
     pinned::Pinned,

@@ -286,6 +286,11 @@ impl DeviceMemory {
         }
     }
 
+    /// Returns whether [`export`](Self::export) has a descriptor of it to give.
+    pub fn is_exportable(&self) -> bool {
+        matches!(self.0.origin, Origin::Mapped(..))
+    }
+
     /// Returns a descriptor of the memory, for another process of this host, which maps it with
     /// [`Device::import`]. Sent over a Unix socket. The memory exists as long as either process has
     /// it.

@@ -3,6 +3,8 @@
 //! They are those of `cuda.h` 12 (`tests/it/layout.rs` compares them where that header is), and
 //! have been the same since CUDA 11.2: a function whose meaning changed got a new symbol, so the
 //! suffix `_v2` is a part of the name. Nothing of the toolkit is needed to build this.
+//!
+//! HIP 6 has the same functions with the same values, under the second names (feature `hip`).
 
 #![allow(
     non_snake_case,
@@ -12,7 +14,6 @@
 )]
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
-use std::fmt;
 
 /// Result of each function; zero is success.
 pub type CUresult = c_int;
@@ -74,6 +75,8 @@ macro_rules! values {
         pub const VALUES: &[(&str, i64)] = &[$((stringify!($name), $value as i64)),*];
     };
 }
+#[cfg(feature = "level-zero")]
+pub(crate) use values;
 
 values! {
     CUDA_SUCCESS: CUresult = 0;
@@ -115,45 +118,69 @@ pub(crate) struct MissingSymbol {
     pub(crate) reason: String,
 }
 
+/// Declares the functions of a driver as a trait, a table of those that a library has, and the list
+/// of their symbols; with a second symbol, also those of a driver that has the same functions under
+/// other names.
 macro_rules! functions {
-    ($($name:ident = $symbol:literal ($($arg:ident: $type:ty),* $(,)?);)*) => {
-        /// The table of functions: those of the library, or of what stands in for it.
+    (
+        $(#[$docs:meta])*
+        $trait:ident, $library:ident, $symbols:ident;
+        $($name:ident = $symbol:literal $(| $other_symbol:literal)? (
+            $($arg:ident: $type:ty),* $(,)?
+        );)*
+    ) => {
+        $(#[$docs])*
         ///
         /// # Safety
         ///
-        /// Each function is the C function of that name, with the contract that CUDA documents.
-        #[allow(clippy::missing_safety_doc, missing_docs, reason = "CUDA documents them")]
-        pub trait Functions: Send + Sync + fmt::Debug {
-            $(unsafe fn $name(&self, $($arg: $type),*) -> CUresult;)*
+        /// Each function is the C function of that name, with the contract that its documentation
+        /// has. One that a driver lacks is not supported.
+        #[allow(
+            clippy::missing_safety_doc,
+            clippy::too_many_arguments,
+            missing_docs,
+            reason = "they are those of C, and documented there"
+        )]
+        pub trait $trait: Send + Sync + ::std::fmt::Debug {
+            $(unsafe fn $name(&self, $($arg: $type),*) -> $crate::raw::CUresult {
+                $(let _ = $arg;)*
+                $crate::raw::CUDA_ERROR_NOT_SUPPORTED
+            })*
         }
 
         /// The functions of an opened library, which is never closed: it leaves threads behind.
         #[derive(Debug)]
-        pub(crate) struct Library {
-            $($name: unsafe extern "C" fn($($type),*) -> CUresult,)*
+        pub(crate) struct $library {
+            $($name: unsafe extern "C" fn($($type),*) -> $crate::raw::CUresult,)*
         }
 
-        impl Library {
-            /// Looks all symbols up.
+        impl $library {
+            /// Looks all symbols up; `others`: by their second names.
             ///
             /// # Safety
             ///
             /// Each symbol of `library` that has one of these names is the function that is meant.
             pub(crate) unsafe fn of(
                 library: &'static libloading::os::unix::Library,
-            ) -> Result<Self, MissingSymbol> {
+                others: bool,
+            ) -> Result<Self, $crate::raw::MissingSymbol> {
                 Ok(Self { $($name: {
+                    let symbol = match others {
+                        false => concat!($symbol, "\0"),
+                        true => concat!($($other_symbol,)? "\0"),
+                    };
                     // SAFETY: the caller's; the library stays open, so the function stays there.
-                    let found = unsafe { library.get(concat!($symbol, "\0").as_bytes()) };
+                    let found = unsafe { library.get(symbol.as_bytes()) };
                     *found.map_err(|error| {
-                        MissingSymbol { symbol: $symbol, reason: error.to_string() }
+                        let symbol = symbol.trim_end_matches('\0');
+                        $crate::raw::MissingSymbol { symbol, reason: error.to_string() }
                     })?
                 },)* })
             }
         }
 
-        impl Functions for Library {
-            $(unsafe fn $name(&self, $($arg: $type),*) -> CUresult {
+        impl $trait for $library {
+            $(unsafe fn $name(&self, $($arg: $type),*) -> $crate::raw::CUresult {
                 // SAFETY: the caller's.
                 unsafe { (self.$name)($($arg),*) }
             })*
@@ -161,73 +188,99 @@ macro_rules! functions {
 
         /// The symbols, for the comparison with the header.
         #[doc(hidden)]
-        pub const SYMBOLS: &[(&str, &str)] = &[$((stringify!($name), $symbol)),*];
+        pub const $symbols: &[(&str, &str)] = &[$((stringify!($name), $symbol)),*];
+
+        /// The second symbols, of those that have one.
+        #[doc(hidden)]
+        pub const OTHER_SYMBOLS: &[&str] = &[$($($other_symbol,)?)*];
     };
 }
+#[cfg(feature = "level-zero")]
+pub(crate) use functions;
 
 functions! {
-    cuInit = "cuInit"(flags: c_uint);
-    cuDriverGetVersion = "cuDriverGetVersion"(version: *mut c_int);
-    cuGetErrorName = "cuGetErrorName"(error: CUresult, name: *mut *const c_char);
-    cuGetErrorString = "cuGetErrorString"(error: CUresult, text: *mut *const c_char);
-    cuDeviceGetCount = "cuDeviceGetCount"(count: *mut c_int);
-    cuDeviceGet = "cuDeviceGet"(device: *mut CUdevice, ordinal: c_int);
-    cuDeviceGetName = "cuDeviceGetName"(name: *mut c_char, len: c_int, device: CUdevice);
-    cuDeviceGetPCIBusId = "cuDeviceGetPCIBusId"(id: *mut c_char, len: c_int, device: CUdevice);
-    cuDeviceTotalMem = "cuDeviceTotalMem_v2"(bytes: *mut usize, device: CUdevice);
-    cuDevicePrimaryCtxRetain = "cuDevicePrimaryCtxRetain"(
+    /// The table of functions: those of the library, or of what stands in for it.
+    Functions, Library, SYMBOLS;
+    cuInit = "cuInit" | "hipInit"(flags: c_uint);
+    cuDriverGetVersion = "cuDriverGetVersion" | "hipDriverGetVersion"(version: *mut c_int);
+    cuGetErrorName = "cuGetErrorName" | "hipDrvGetErrorName"(
+        error: CUresult, name: *mut *const c_char,
+    );
+    cuGetErrorString = "cuGetErrorString" | "hipDrvGetErrorString"(
+        error: CUresult, text: *mut *const c_char,
+    );
+    cuDeviceGetCount = "cuDeviceGetCount" | "hipGetDeviceCount"(count: *mut c_int);
+    cuDeviceGet = "cuDeviceGet" | "hipDeviceGet"(device: *mut CUdevice, ordinal: c_int);
+    cuDeviceGetName = "cuDeviceGetName" | "hipDeviceGetName"(
+        name: *mut c_char, len: c_int, device: CUdevice,
+    );
+    cuDeviceGetPCIBusId = "cuDeviceGetPCIBusId" | "hipDeviceGetPCIBusId"(
+        id: *mut c_char, len: c_int, device: CUdevice,
+    );
+    cuDeviceTotalMem = "cuDeviceTotalMem_v2" | "hipDeviceTotalMem"(
+        bytes: *mut usize, device: CUdevice,
+    );
+    cuDevicePrimaryCtxRetain = "cuDevicePrimaryCtxRetain" | "hipDevicePrimaryCtxRetain"(
         context: *mut CUcontext, device: CUdevice,
     );
-    cuDevicePrimaryCtxRelease = "cuDevicePrimaryCtxRelease_v2"(device: CUdevice);
-    cuCtxPushCurrent = "cuCtxPushCurrent_v2"(context: CUcontext);
-    cuCtxPopCurrent = "cuCtxPopCurrent_v2"(context: *mut CUcontext);
-    cuMemAlloc = "cuMemAlloc_v2"(at: *mut CUdeviceptr, bytes: usize);
-    cuMemFree = "cuMemFree_v2"(at: CUdeviceptr);
-    cuMemHostRegister = "cuMemHostRegister_v2"(at: *mut c_void, bytes: usize, flags: c_uint);
-    cuMemHostUnregister = "cuMemHostUnregister"(at: *mut c_void);
-    cuMemcpyHtoDAsync = "cuMemcpyHtoDAsync_v2"(
+    cuDevicePrimaryCtxRelease = "cuDevicePrimaryCtxRelease_v2" | "hipDevicePrimaryCtxRelease"(
+        device: CUdevice,
+    );
+    cuCtxPushCurrent = "cuCtxPushCurrent_v2" | "hipCtxPushCurrent"(context: CUcontext);
+    cuCtxPopCurrent = "cuCtxPopCurrent_v2" | "hipCtxPopCurrent"(context: *mut CUcontext);
+    cuMemAlloc = "cuMemAlloc_v2" | "hipMalloc"(at: *mut CUdeviceptr, bytes: usize);
+    cuMemFree = "cuMemFree_v2" | "hipFree"(at: CUdeviceptr);
+    cuMemHostRegister = "cuMemHostRegister_v2" | "hipHostRegister"(
+        at: *mut c_void, bytes: usize, flags: c_uint,
+    );
+    cuMemHostUnregister = "cuMemHostUnregister" | "hipHostUnregister"(at: *mut c_void);
+    cuMemcpyHtoDAsync = "cuMemcpyHtoDAsync_v2" | "hipMemcpyHtoDAsync"(
         to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream,
     );
-    cuMemcpyDtoHAsync = "cuMemcpyDtoHAsync_v2"(
+    cuMemcpyDtoHAsync = "cuMemcpyDtoHAsync_v2" | "hipMemcpyDtoHAsync"(
         to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream,
     );
-    cuMemcpyDtoDAsync = "cuMemcpyDtoDAsync_v2"(
+    cuMemcpyDtoDAsync = "cuMemcpyDtoDAsync_v2" | "hipMemcpyDtoDAsync"(
         to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream,
     );
-    cuStreamCreate = "cuStreamCreate"(stream: *mut CUstream, flags: c_uint);
-    cuStreamSynchronize = "cuStreamSynchronize"(stream: CUstream);
-    cuStreamDestroy = "cuStreamDestroy_v2"(stream: CUstream);
-    cuEventCreate = "cuEventCreate"(event: *mut CUevent, flags: c_uint);
-    cuEventRecord = "cuEventRecord"(event: CUevent, stream: CUstream);
-    cuEventQuery = "cuEventQuery"(event: CUevent);
-    cuEventDestroy = "cuEventDestroy_v2"(event: CUevent);
-    cuPointerGetAttributes = "cuPointerGetAttributes"(
+    cuStreamCreate = "cuStreamCreate" | "hipStreamCreateWithFlags"(
+        stream: *mut CUstream, flags: c_uint,
+    );
+    cuStreamSynchronize = "cuStreamSynchronize" | "hipStreamSynchronize"(stream: CUstream);
+    cuStreamDestroy = "cuStreamDestroy_v2" | "hipStreamDestroy"(stream: CUstream);
+    cuEventCreate = "cuEventCreate" | "hipEventCreateWithFlags"(event: *mut CUevent, flags: c_uint);
+    cuEventRecord = "cuEventRecord" | "hipEventRecord"(event: CUevent, stream: CUstream);
+    cuEventQuery = "cuEventQuery" | "hipEventQuery"(event: CUevent);
+    cuEventDestroy = "cuEventDestroy_v2" | "hipEventDestroy"(event: CUevent);
+    cuPointerGetAttributes = "cuPointerGetAttributes" | "hipDrvPointerGetAttributes"(
         count: c_uint, which: *const c_int, values: *mut *mut c_void, at: CUdeviceptr,
     );
-    cuMemGetAllocationGranularity = "cuMemGetAllocationGranularity"(
+    cuMemGetAllocationGranularity = "cuMemGetAllocationGranularity"
+        | "hipMemGetAllocationGranularity"(
         bytes: *mut usize, prop: *const CUmemAllocationProp, option: c_int,
     );
-    cuMemCreate = "cuMemCreate"(
+    cuMemCreate = "cuMemCreate" | "hipMemCreate"(
         handle: *mut CUmemGenericAllocationHandle, bytes: usize, prop: *const CUmemAllocationProp,
         flags: c_ulonglong,
     );
-    cuMemRelease = "cuMemRelease"(handle: CUmemGenericAllocationHandle);
-    cuMemAddressReserve = "cuMemAddressReserve"(
+    cuMemRelease = "cuMemRelease" | "hipMemRelease"(handle: CUmemGenericAllocationHandle);
+    cuMemAddressReserve = "cuMemAddressReserve" | "hipMemAddressReserve"(
         at: *mut CUdeviceptr, bytes: usize, align: usize, wanted: CUdeviceptr, flags: c_ulonglong,
     );
-    cuMemAddressFree = "cuMemAddressFree"(at: CUdeviceptr, bytes: usize);
-    cuMemMap = "cuMemMap"(
+    cuMemAddressFree = "cuMemAddressFree" | "hipMemAddressFree"(at: CUdeviceptr, bytes: usize);
+    cuMemMap = "cuMemMap" | "hipMemMap"(
         at: CUdeviceptr, bytes: usize, offset: usize, handle: CUmemGenericAllocationHandle,
         flags: c_ulonglong,
     );
-    cuMemUnmap = "cuMemUnmap"(at: CUdeviceptr, bytes: usize);
-    cuMemSetAccess = "cuMemSetAccess"(
+    cuMemUnmap = "cuMemUnmap" | "hipMemUnmap"(at: CUdeviceptr, bytes: usize);
+    cuMemSetAccess = "cuMemSetAccess" | "hipMemSetAccess"(
         at: CUdeviceptr, bytes: usize, access: *const CUmemAccessDesc, count: usize,
     );
-    cuMemExportToShareableHandle = "cuMemExportToShareableHandle"(
+    cuMemExportToShareableHandle = "cuMemExportToShareableHandle" | "hipMemExportToShareableHandle"(
         to: *mut c_void, handle: CUmemGenericAllocationHandle, kind: c_int, flags: c_ulonglong,
     );
-    cuMemImportFromShareableHandle = "cuMemImportFromShareableHandle"(
+    cuMemImportFromShareableHandle = "cuMemImportFromShareableHandle"
+        | "hipMemImportFromShareableHandle"(
         handle: *mut CUmemGenericAllocationHandle, from: *mut c_void, kind: c_int,
     );
 }

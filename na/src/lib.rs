@@ -72,7 +72,14 @@ pub use prim::{fork, lost, standard::keep_standard_descriptors};
 /// For the layer above, too.
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub use na_core::{base::plain, base::secret, limits::file_limit, memory::copy_bytes};
+pub use na_core::{
+    base::plain,
+    base::secret,
+    limits::file_limit,
+    memory::copy_bytes,
+    memory::handed,
+    memory::region::{Offer, RetiredMemory},
+};
 
 /// The suite that every transport passes.
 #[cfg(all(feature = "conformance", not(loom)))]

@@ -60,11 +60,19 @@ pub(crate) enum Internal {
     Describe,
     Admin,
     Staged,
+    Lend,
 }
 
 impl Internal {
-    const ALL: [Self; 6] =
-        [Self::Metrics, Self::Shutdown, Self::Ping, Self::Describe, Self::Admin, Self::Staged];
+    const ALL: [Self; 7] = [
+        Self::Metrics,
+        Self::Shutdown,
+        Self::Ping,
+        Self::Describe,
+        Self::Admin,
+        Self::Staged,
+        Self::Lend,
+    ];
 }
 
 /// Most requests in hand for each RPC of the runtime itself.

@@ -20,7 +20,14 @@ pub(super) fn explain(resolved: &Resolved, driver: Option<Driver>) -> Result<Vec
         let info = device.info();
         format!("{info}: ready at the start, {buffers} buffers of {kib} KiB, {streams} streams.")
     };
-    Ok(devices.iter().map(line).collect())
+    let shared = options.share.then(|| {
+        let gib = options.mapped_bytes_max >> 30;
+        format!(
+            "Device memory is lent to processes of this user over na+sm, and up to {gib} GiB of \
+             theirs are mapped."
+        )
+    });
+    Ok(devices.iter().map(line).chain(shared).collect())
 }
 
 #[cfg(test)]
@@ -40,6 +47,10 @@ mod tests {
         for part in ["device 1: Fake at 00000000:f1:00.0", "16 buffers of 2048 KiB, 4 streams"] {
             assert!(all[1].contains(part), "no {part} in {}", all[1]);
         }
+        let shared = r#"{ "mercury": { "na_request_mem_device": true },
+                          "margo": { "device": { "share": true, "devices": ["0"] } } }"#;
+        let lines = told(shared).unwrap();
+        assert!(lines.len() == 2 && lines[1].contains("up to 64 GiB"), "{lines:?}");
         let one = r#"{ "mercury": { "na_request_mem_device": true },
                        "margo": { "device": { "devices": ["5"] } } }"#;
         let error = told(one).unwrap_err();

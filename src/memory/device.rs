@@ -12,11 +12,13 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
-use device::{Copies, Device, DeviceMemory};
+use device::{Copies, Device, DeviceMemory, DriverKind};
 use hg::{MemoryAttr, MemoryKind};
 use na::RegionTable;
 
+use crate::memory::lending::{LentPieces, PeerMappings};
 use crate::memory::pool::BulkPool;
 
 /// Device memory as one range of bytes: what a region of the table has in place of segments.
@@ -24,6 +26,8 @@ pub(crate) struct DeviceSegments {
     /// With the offset of each.
     pieces: Vec<(u64, DeviceMemory)>,
     len: u64,
+    /// The peers that have pieces mapped.
+    pub(crate) lent: LentPieces,
 }
 
 /// A part of a range that is in one piece.
@@ -44,7 +48,7 @@ impl DeviceSegments {
             (len - memory.len() as u64, memory.clone())
         };
         let pieces = memories.iter().map(piece).collect();
-        Self { pieces, len }
+        Self { pieces, len, lent: LentPieces::default() }
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -84,7 +88,12 @@ pub(crate) fn attr_of(memories: &[DeviceMemory]) -> Result<MemoryAttr, String> {
             "pieces of device {index} and of device {other}: expose each by itself"
         ));
     }
-    let attr = u16::try_from(index).ok().and_then(|index| MemoryAttr::new(MemoryKind::Cuda, index));
+    let kind = match one.driver().kind() {
+        DriverKind::Hip => MemoryKind::Rocm,
+        DriverKind::LevelZero => MemoryKind::LevelZero,
+        _ => MemoryKind::Cuda,
+    };
+    let attr = u16::try_from(index).ok().and_then(|index| MemoryAttr::new(kind, index));
     attr.ok_or_else(|| {
         format!("device {index}, beyond the last number that travels, {}", MemoryAttr::DEVICE_MAX)
     })
@@ -107,10 +116,20 @@ pub(crate) struct Staging {
 pub(crate) struct Devices {
     /// The memory that peers may use.
     pub(crate) regions: RegionTable,
+    /// The memory of peers that is mapped here.
+    pub(crate) mappings: PeerMappings,
+    /// Bytes of device memory that this instance has moved.
+    pub(crate) moved: Moved,
     stagings: ult::Mutex<Vec<Arc<Staging>>>,
 }
 
 impl Devices {
+    /// Returns the staging of the device of that number, if there is one.
+    pub(crate) fn staging_of(&self, index: u32) -> Option<Arc<Staging>> {
+        let stagings = self.stagings.lock();
+        stagings.iter().find(|there| there.copies.device().info().index == index).cloned()
+    }
+
     /// Returns the staging of that device; made by `make` if there is none yet.
     pub(crate) fn staging<E>(
         &self,
@@ -125,6 +144,15 @@ impl Devices {
         stagings.push(made.clone());
         Ok(made)
     }
+}
+
+/// Counts of bytes.
+#[derive(Default)]
+pub(crate) struct Moved {
+    /// By copies between a device and buffers.
+    pub(crate) staged: AtomicU64,
+    /// By copies of a device alone.
+    pub(crate) within: AtomicU64,
 }
 
 impl fmt::Debug for Devices {

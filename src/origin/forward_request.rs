@@ -196,6 +196,13 @@ impl<R> ForwardRequest<R> {
         self.flight.is_detached = true;
     }
 
+    /// As [`detach`](Self::detach), with the call, whose end can be waited for.
+    pub(crate) fn detach_to_end(self) -> Shared<Call> {
+        let call = self.flight.call.clone();
+        self.detach();
+        call
+    }
+
     /// Returns the object to pass to [`Instance::wait_any`] or [`ult::wait_any`]: it is ready when
     /// the call is over. Use it to wait for calls of different types, or for calls and channels,
     /// semaphores, eventuals, timers and ULTs:

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use hg::PeerCalls;
@@ -78,6 +79,7 @@ pub(crate) fn collect(inner: &Inner) -> Metrics {
     let in_hand = inner.core.in_hand();
     let (peers, [sent_bytes, received_bytes]) = peers(inner, endpoint.peers, traffic);
     let xstreams: Vec<_> = inner.runtime.xstreams().iter().map(xstream).collect();
+    let (device_mappings, device_mapped_bytes) = inner.devices.mappings.totals();
     let metrics = Metrics {
         certificate_expires_unix_sec: endpoint.certificate_expires,
         handlers_running: inner.shutdown.handlers(),
@@ -96,6 +98,10 @@ pub(crate) fn collect(inner: &Inner) -> Metrics {
             region_bytes: endpoint.region_bytes,
             request_buffer_bytes: in_hand.large_buffer_bytes,
             result_bytes_kept: in_hand.result_bytes_kept,
+            device_staged_bytes: inner.devices.moved.staged.load(Ordering::Relaxed),
+            device_shared_bytes: inner.devices.moved.within.load(Ordering::Relaxed),
+            device_mappings,
+            device_mapped_bytes,
             bulk_pools: inner.bulk_pools.metrics(),
         },
         xstreams,

@@ -1,7 +1,7 @@
 //! Names of the RPCs that a listening instance serves by itself: some always, `DESCRIBE` from when
 //! a provider is described, `ADMIN` and `BEDROCK` from when the program lets the instance be
-//! administered, `STAGED` from when it exposes memory of a device. They run where progress does,
-//! and follow it to another pool.
+//! administered, `STAGED` and `LEND` from when it exposes memory of a device. They run where
+//! progress does, and follow it to another pool.
 
 use hg::ProviderId;
 
@@ -23,8 +23,11 @@ pub(crate) const ADMIN: &str = "__admin__";
 /// Transfers of device memory.
 pub(crate) const STAGED: &str = "__staged__";
 
+/// Copies of device memory between processes of a host.
+pub(crate) const LEND: &str = "__lend__";
+
 /// All that are of no provider.
-pub(crate) const ALL: [&str; 6] = [SHUTDOWN, METRICS, DESCRIBE, PING, ADMIN, STAGED];
+pub(crate) const ALL: [&str; 7] = [SHUTDOWN, METRICS, DESCRIBE, PING, ADMIN, STAGED, LEND];
 
 /// Changes of the instance by clients of Bedrock.
 pub(crate) const BEDROCK: [&str; 9] = [

@@ -52,7 +52,7 @@ const CRATES: &[Limits] = &[
          top trace stream usage"),
     goals("cli/template-name", ""),
     goals("config", "report read document resolve parse child samples schema fuzzing"),
-    goals("device", "raw error driver pinned memory copies fake"),
+    goals("device", "raw error level_zero driver pinned memory copies fake"),
     goals("examples/axum_gateway", ""),
     goals("hg", "base memory proc wire options bulk ops core overflow origin requests transfer \
          progress fuzzing tests"),

@@ -6,10 +6,12 @@
 //! [`Handle::pull`](margo::Handle::pull) in a handler, as the rows `bulk.*` do: from memory of the
 //! host into the device of the target, the other way round, and from the origin's device into the
 //! target's, which may be the same. Both sides poll. After each round the target compares what it
-//! has with what it must be.
+//! has with what it must be. `device.sm.shared_d2d.*` are as `.d2d.*`, with memory that the target
+//! lends to the origin, whose device copies alone (`margo.device.share`); they fail where it does
+//! not.
 //!
 //! Floor, alternating: the target copies as many bytes between its device and pinned memory, in the
-//! direction that the row has there.
+//! direction that the row has there; of `shared_d2d` within its device.
 //!
 //! Where there is no driver the rows say so. `MARGO_BENCH_FAKE_DEVICE` in the environment has them
 //! run on a driver for tests, whose figures say nothing.
@@ -124,6 +126,8 @@ pub(crate) struct Between {
     pub(crate) from_device: bool,
     /// The target's are in its device.
     pub(crate) to_device: bool,
+    /// They are lent to the origin, whose device copies.
+    pub(crate) shared: bool,
 }
 
 /// The measurements of the target, and where it pulls to.
@@ -144,7 +148,11 @@ impl Destination {
         if !between.to_device {
             return Ok(Self::Host(instance.memory().bulk_buffer(bytes)?));
         }
-        let memory = device()?.alloc(bytes)?;
+        let gpu = device()?;
+        let memory = match between.shared {
+            true => gpu.alloc_exportable(bytes)?,
+            false => gpu.alloc(bytes)?,
+        };
         memory.write_at(0, &vec![0; bytes])?;
         let exposed = instance.expose(memory.clone(), Access::ReadOnly)?;
         Ok(Self::Device(memory, exposed))
@@ -186,7 +194,11 @@ pub(crate) fn peer(
     let measured = Measured { floors, samples, floor: None, destination: None };
     let measured = Arc::new(Mutex::new(Some(measured)));
     let (pulls, bare) = (measured.clone(), measured.clone());
-    let what = if between.to_device { Copied::PinnedToDevice } else { Copied::PinnedToHost };
+    let what = match between {
+        Between { shared: true, .. } => Copied::Within,
+        Between { to_device: true, .. } => Copied::PinnedToDevice,
+        _ => Copied::PinnedToHost,
+    };
     let register = move |instance: &Instance| {
         instance.register(PULL, move |request: Handle<Bulk, Told>| {
             answer(&request, &pulls, |measured| {
@@ -241,6 +253,8 @@ pub(crate) fn run(
             memory.write_at(0, &touched(bytes))?;
             let exposed = instance.expose(memory, Access::ReadOnly)?;
             rounds(exposed.bulk())?;
+            let alone = instance.metrics().memory.device_shared_bytes;
+            ensure!(!between.shared || alone > 0, "buffers were the way, and not the device alone");
             drop(exposed.release()?);
         } else {
             let exposed = instance.expose(touched(bytes), Access::ReadOnly)?;

@@ -45,12 +45,11 @@ fn gpus(driver: Result<Driver, DeviceError>) -> (String, Vec<Gpu>) {
     let found = driver.and_then(|driver| Ok((driver.devices()?, driver)));
     match found {
         Ok((devices, driver)) => {
-            let (major, minor) = driver.version();
             let gpu = |device: DeviceInfo| {
                 let DeviceInfo { index, name, pci, bytes, numa_node, .. } = device;
                 Gpu { index, name, pci, bytes, numa_node }
             };
-            let told = format!("{}, CUDA {major}.{minor}", driver.file());
+            let told = format!("{}, {}", driver.file(), driver.interface());
             (told, devices.into_iter().map(gpu).collect())
         }
         Err(error) => (error.to_string(), Vec::new()),
@@ -116,6 +115,11 @@ impl Machine {
             ("", format!("device {index}: {name} at {pci}, {} MiB{node}", bytes >> 20))
         };
         lines.extend(self.gpus.iter().map(gpu));
+        if !self.gpus.is_empty() {
+            let ways = "their memory moves through pinned buffers; between processes of one user \
+                        over na+sm that set margo.device.share, by the device alone";
+            lines.push(("", ways.to_owned()));
+        }
         lines
     }
 }

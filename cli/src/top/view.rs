@@ -135,9 +135,26 @@ impl Change<'_> {
                 output::bytes(now.memory.region_bytes),
             ),
         ];
+        lines.extend(self.device_memory());
         lines.extend(now.certificate_expires_unix_sec.map(certificate));
         lines.extend(troubles(now));
         lines
+    }
+
+    /// How device memory has moved, if any has.
+    fn device_memory(&self) -> Option<String> {
+        let (now, before) = (&self.now.memory, &self.before.memory);
+        let (staged, shared) = (now.device_staged_bytes, now.device_shared_bytes);
+        let rate = |now: u64, before: u64| self.rate(now >> 20, before >> 20);
+        (staged > 0 || shared > 0 || now.device_mappings > 0).then(|| {
+            format!(
+                "devices   by buffers {} MiB/s  by device {} MiB/s  mapped {} ({} pieces)",
+                rate(staged, before.device_staged_bytes),
+                rate(shared, before.device_shared_bytes),
+                output::bytes(now.device_mapped_bytes),
+                now.device_mappings,
+            )
+        })
     }
 
     fn rpcs(&self) -> Vec<String> {

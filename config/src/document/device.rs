@@ -28,6 +28,14 @@ pub struct DeviceOptions {
     pub buffers: u32,
     /// Streams of each device, from 1 to 64: copies of several run side by side. Default 4.
     pub streams: u32,
+    /// Lends device memory to processes of this host and user over `na+sm`, which map it and copy
+    /// between it and theirs by their device; and maps theirs. Both sides have to set it. A process
+    /// that has memory mapped can read and write all of its allocation, for as long as it likes.
+    /// Default false: it goes through the buffers.
+    pub share: bool,
+    /// Bytes of device memory of other processes that are mapped here at a time, at most; more
+    /// goes through the buffers. Default 68719476736 (64 GiB).
+    pub mapped_bytes_max: u64,
     /// Devices that are made ready at the start if `mercury.na_request_mem_device` is true, by
     /// number or PCI address; others are when their memory is first used. Default none, which
     /// stands for all.
@@ -37,6 +45,8 @@ pub struct DeviceOptions {
 
 impl Default for DeviceOptions {
     fn default() -> Self {
-        Self { chunk_bytes: 2 << 20, buffers: 16, streams: 4, devices: Vec::new() }
+        let (chunk_bytes, mapped_bytes_max) = (2 << 20, 64 << 30);
+        let (share, devices) = (false, Vec::new());
+        Self { chunk_bytes, buffers: 16, streams: 4, share, mapped_bytes_max, devices }
     }
 }

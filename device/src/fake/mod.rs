@@ -12,6 +12,8 @@
 //! things that were not given back are counted in [`Fake::in_use`].
 
 mod functions;
+#[cfg(feature = "level-zero")]
+mod level_zero;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
@@ -22,9 +24,9 @@ use std::thread::ThreadId;
 
 use crate::raw::{
     CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS,
-    CUresult, CUstream, SYMBOLS,
+    CUresult, CUstream, Functions, SYMBOLS,
 };
-use crate::{DeviceError, Driver};
+use crate::{DeviceError, Driver, DriverKind};
 
 /// Bytes of a page of a device.
 const PAGE: usize = 2 << 20;
@@ -188,7 +190,24 @@ impl Fake {
     ///
     /// Errors that [`fail`](Self::fail) asks for.
     pub fn driver(&self) -> Result<Driver, DeviceError> {
-        Driver::of(self.0.clone(), "the fake driver")
+        self.driver_of(DriverKind::Cuda)
+    }
+
+    /// The driver, as one of that kind; Level Zero's needs the feature `level-zero`.
+    ///
+    /// # Errors
+    ///
+    /// As of [`driver`](Self::driver).
+    pub fn driver_of(&self, kind: DriverKind) -> Result<Driver, DeviceError> {
+        let table: Arc<dyn Functions> = match kind {
+            #[cfg(feature = "level-zero")]
+            DriverKind::LevelZero => {
+                let ze = level_zero::FakeZe(self.0.clone());
+                Arc::new(crate::level_zero::LevelZero::new(Arc::new(ze)))
+            }
+            _ => self.0.clone(),
+        };
+        Driver::of(kind, table, "the fake driver")
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 mod copies;
+mod drivers;
 mod layout;
 mod memory;
 mod real;

@@ -23,6 +23,7 @@ use crate::protocol::{outgoing::Queued, packet::NodeId};
 use na_core::endpoint::stats;
 use na_core::group::check_shards;
 use na_core::matching::Kind;
+use na_core::memory::handed::arrived;
 use na_core::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     Memory, MsgBuf, OpId, OpenOptions, Principal, Refused, RegionTable, Tag, Transfer, Uri,
@@ -400,6 +401,20 @@ impl Endpoint for SimEndpoint {
 
     fn close(&self) {
         self.network.with(|world| world.close(self.node));
+    }
+
+    fn hand_over(&self, to: &Addr, number: u64, fd: OwnedFd) -> Result<(), Error> {
+        let known =
+            |node: &Node| node.peers.get(&to.peer_id()).is_some_and(|known| !known.is_gone_as(to));
+        if to.endpoint_id() != self.own.endpoint_id()
+            || !self.with(|node, _| known(node)).unwrap_or(false)
+        {
+            let reason = format!("{to} is not connected");
+            return Err(Error::Unavailable { transport: "sim", reason });
+        }
+        // All nodes are of this process. What nobody expects is closed, as elsewhere.
+        let _ = arrived(number, fd);
+        Ok(())
     }
 
     fn bulk_path(&self) -> String {

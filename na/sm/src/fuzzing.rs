@@ -13,7 +13,9 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::address::{self, Name};
-use super::link::handshake::{ANNOUNCE, ANNOUNCE_BYTES, Kind, PACKET_BYTES_MAX, Packet, Shards};
+use super::link::handshake::{
+    ANNOUNCE, ANNOUNCE_BYTES, Kind, PACKET_BYTES_MAX, Packet, Shards, hand_over,
+};
 use super::link::record::{EXPECTED_PAGE, REQUEST_BYTES_MAX, Request};
 use super::link::ring::{Consumer, LINE, Producer, RingMemory, payload_max};
 use super::link::segment::{self, RING_BYTES, Segment};
@@ -323,6 +325,11 @@ fn misbehave(
                 for (place, word) in packet[8..].chunks_exact_mut(8).zip([id, there, len]) {
                     place.copy_from_slice(&word.to_le_bytes());
                 }
+                let _ = socket::send_packet(ours, &packet, &[fd.as_fd()]);
+            }
+            3 if step / 8 % 4 == 2 && step & 32 == 0 => {
+                // As memory of a device, which nobody expects.
+                let packet = hand_over(script.word());
                 let _ = socket::send_packet(ours, &packet, &[fd.as_fd()]);
             }
             3 => {

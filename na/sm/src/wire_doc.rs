@@ -4,7 +4,9 @@
 use super::address;
 use super::api::open;
 use super::link::conn::Control;
-use super::link::handshake::{ANNOUNCE, ANNOUNCE_BYTES, Kind, Packet, Shards, TEXT_BYTES_MAX};
+use super::link::handshake::{
+    ANNOUNCE, ANNOUNCE_BYTES, HAND_OVER, Kind, Packet, Shards, TEXT_BYTES_MAX, hand_over,
+};
 use super::link::lane;
 use super::link::record::{self, DATA_PREFIX, PARTS_MAX, PIECES_MAX, Piece, Request, Status};
 use super::link::ring::{COMMIT_BYTES, Consumer, LINE, PAD, Producer, RingMemory};
@@ -261,6 +263,12 @@ fn packets(page: &mut Page) {
         place.copy_from_slice(&word.to_le_bytes());
     }
     page.check_layout("sm-block", &bytes, &block);
+    let handed = [
+        ("first", Field::Bytes(&[HAND_OVER])),
+        ("zero", Field::Number(0)),
+        ("number", Field::Number(7)),
+    ];
+    page.check_layout("sm-hand-over", &hand_over(7), &handed);
     // The code reads the same into it.
     let buffer = na_core::SharedBuffer::for_transit(4096).unwrap();
     let fd = buffer.block().read_only_fd().unwrap();

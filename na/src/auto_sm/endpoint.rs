@@ -598,6 +598,11 @@ impl Endpoint for AutoSm {
         self.near.endpoint.keeps_memory() || self.far.endpoint.keeps_memory()
     }
 
+    fn hand_over(&self, to: &Addr, number: u64, fd: OwnedFd) -> Result<(), Error> {
+        let (_, part, to) = self.route(to)?;
+        part.endpoint.hand_over(to, number, fd)
+    }
+
     fn direct_bytes_max(&self, peer: &Addr) -> u64 {
         let route = self.route(peer);
         route.map_or(0, |(_, part, peer)| part.endpoint.direct_bytes_max(peer))

@@ -10,8 +10,8 @@
 //! The carriers overlap: while one waits for the network, another waits for the device.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use device::{DeviceCopy, DeviceError};
 use hg::{Bulk, BulkOp, HgError};
@@ -19,6 +19,7 @@ use na::{Access, AllocOptions, LocalMem, Memory, SharedBuffer};
 use prim::sync::lock;
 use ult::{Eventual, Selectable};
 
+use crate::bulk::staged::late::{CopyEnd, finish};
 use crate::bulk::transfer::Plan;
 use crate::instance::inner::Inner;
 use crate::memory::buffer::BulkBuffer;
@@ -30,12 +31,6 @@ use crate::{Addr, BulkError, BulkPool, BulkPoolError, BulkPoolSpec, Instance, Po
 /// Shortest chunk that a transfer is cut into for its carriers.
 const CHUNK_MIN: u64 = 256 << 10;
 
-/// Looks at a copy, with other ULTs in between, before the carrier sleeps.
-const LOOKS: u32 = 2000;
-
-/// The sleep between later looks.
-const PAUSE: Duration = Duration::from_micros(50);
-
 /// A part of device memory that moves between here and a peer's memory.
 pub(crate) struct Staged {
     pub(crate) instance: Instance,
@@ -45,7 +40,7 @@ pub(crate) struct Staged {
     pub(crate) remote: Bulk,
     pub(crate) remote_offset: u64,
     /// The registration of the device memory, which stays while it moves.
-    pub(crate) _lease: LocalMem,
+    pub(crate) lease: LocalMem,
     pub(crate) segments: Arc<DeviceSegments>,
     /// The part of it.
     pub(crate) range: Range<u64>,
@@ -203,7 +198,12 @@ impl Carriers {
     fn run(&self, mut buffer: PooledBuffer) {
         while let Some(part) = self.next() {
             match self.move_part(&part, buffer) {
-                Ok(back) => buffer = back,
+                Ok(back) => {
+                    let moved = &self.staged.instance.inner().devices.moved.staged;
+                    // Relaxed: a count.
+                    moved.fetch_add(part.end - part.start, Ordering::Relaxed);
+                    buffer = back;
+                }
                 Err(error) => return self.fail(error),
             }
         }
@@ -225,12 +225,8 @@ impl Carriers {
         mut buffer: PooledBuffer,
     ) -> Result<PooledBuffer, BulkError> {
         let staged = &self.staged;
-        let failed = |error| {
-            let (peer, source) = (staged.peer.to_string(), refused(&error));
-            BulkError::Transfer { peer, source }
-        };
         if staged.op == BulkOp::Push {
-            self.copy(part, &mut buffer).map_err(failed)?;
+            buffer = self.copy(part, buffer)?;
         }
         // No truncation: no longer than the buffer.
         let len = (part.end - part.start) as usize;
@@ -249,45 +245,59 @@ impl Carriers {
         if ult::wait_any(&ends, None) != Some(0) {
             request.cancel();
         }
-        let (result, mut buffer) = request.wait();
+        let (result, buffer) = request.wait();
         result?;
-        if staged.op == BulkOp::Pull {
-            self.copy(part, &mut buffer).map_err(failed)?;
-        }
-        Ok(buffer)
+        if staged.op == BulkOp::Pull { self.copy(part, buffer) } else { Ok(buffer) }
     }
 
     /// Copies a part of the device memory between there and the buffer.
-    fn copy(&self, part: &Range<u64>, buffer: &mut [u8]) -> Result<(), DeviceError> {
-        let (staged, copies) = (&self.staged, &self.staging.copies);
-        let mut flying: Vec<DeviceCopy> = Vec::new();
+    fn copy(&self, part: &Range<u64>, mut buffer: PooledBuffer) -> Result<PooledBuffer, BulkError> {
+        let staged = &self.staged;
+        let mut copies = Vec::new();
+        let started = self.start_copies(part, &mut buffer, &mut copies);
+        let written = (staged.op == BulkOp::Pull).then_some(&staged.lease);
+        // The region stays registered for as long as the device uses its memory.
+        let kept = (buffer, staged.lease.clone());
+        let is_early = || started.is_err() || self.failed.is_ready() || staged.is_over_early();
+        let ended = finish(copies, kept, written, is_early);
+        let failed = |error: &DeviceError| {
+            let (peer, source) = (staged.peer.to_string(), refused(error));
+            BulkError::Transfer { peer, source }
+        };
+        match (&started, ended) {
+            (Err(error), _) => Err(failed(error)),
+            (Ok(()), Ok((buffer, _))) => Ok(buffer),
+            (Ok(()), Err(CopyEnd::Failed(error))) => Err(failed(&error)),
+            (Ok(()), Err(CopyEnd::Left)) => {
+                Err(BulkError::Canceled { peer: staged.peer.to_string() })
+            }
+        }
+    }
+
+    /// Starts the copies; what has begun is added to `copies` whatever follows.
+    fn start_copies(
+        &self,
+        part: &Range<u64>,
+        buffer: &mut [u8],
+        copies: &mut Vec<DeviceCopy>,
+    ) -> Result<(), DeviceError> {
+        let (staged, streams) = (&self.staged, &self.staging.copies);
         let start = buffer.as_mut_ptr();
         for piece in staged.segments.parts(part.clone()) {
             assert!(piece.at + piece.len <= buffer.len(), "chunks are no longer than buffers");
             let host = start.wrapping_add(piece.at);
             let (memory, offset) = (piece.memory, piece.offset);
-            let copy = match staged.op {
+            copies.push(match staged.op {
                 BulkOp::Push => {
-                    // SAFETY: within the buffer, which is borrowed until all copies are over: they
-                    // are waited for below, and by their destructors if that does not come about.
-                    unsafe { copies.start_to_host(memory, offset, host, piece.len)? }
+                    // SAFETY: within the buffer, which nobody else uses until all copies are over:
+                    // `copy` hands it to `finish` together with them.
+                    unsafe { streams.start_to_host(memory, offset, host, piece.len)? }
                 }
                 BulkOp::Pull => {
                     // SAFETY: as above.
-                    unsafe { copies.start_to_device(host, memory, offset, piece.len)? }
+                    unsafe { streams.start_to_device(host, memory, offset, piece.len)? }
                 }
-            };
-            flying.push(copy);
-        }
-        for mut copy in flying {
-            let mut looks = 0;
-            while !copy.is_over()? {
-                looks += 1;
-                match looks < LOOKS {
-                    true => ult::yield_now(),
-                    false => ult::sleep(PAUSE),
-                }
-            }
+            });
         }
         Ok(())
     }

@@ -8,22 +8,28 @@
 //! |---|---|---|
 //! | device | host, of any peer | each chunk is an ordinary transfer of a buffer of ours (`carriers.rs`) |
 //! | host | device | the owner is asked to do just that (`owner.rs`): its side is the first row, with memory that is lent to it for as long |
-//! | device | device | the first row, whose transfers of buffers are the second |
+//! | device | device, of a process of this host | if both allow it, the owner maps our memory, and copies by its device (`lend.rs`, `mapped.rs`) |
+//! | device | device, of others | the first row, whose transfers of buffers are the second |
 //!
 //! A transfer is a ULT of the pool of progress, which never waits in a call of the driver, and ends
 //! the [`BulkCall`](crate::operation::bulk_call::BulkCall) that the caller has, as the network does
-//! for others: waiting, deadlines, cancel and requests are the same (`start.rs`).
+//! for others: waiting, deadlines, cancel and requests are the same (`start.rs`). Copies that a
+//! device does not end are left to a thread (`late.rs`).
 //!
 //! *What a peer can make grow.* A request to move device memory holds buffers of its owner, two at
 //! most; of all requests only so many are in hand that half of the buffers are for one host or
 //! user. A peer that does not go on with its side ends its request when that has stood still for
-//! `margo.bulk.timeout_msec`.
+//! `margo.bulk.timeout_msec`. Of memory that peers lend, so many pieces and bytes are mapped
+//! (`memory/lending.rs`).
 
 use device::{Device, DeviceError, Driver};
 
 use crate::{InitError, Instance};
 
 pub(crate) mod carriers;
+pub(crate) mod late;
+pub(crate) mod lend;
+pub(crate) mod mapped;
 pub(crate) mod owner;
 pub(crate) mod start;
 

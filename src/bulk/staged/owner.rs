@@ -11,6 +11,7 @@
 //! stopped in the midst of a copy: the memory is left to it.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ use ult::Eventual;
 
 use crate::admission::gates::Internal;
 use crate::bulk::staged::carriers::Staged;
+use crate::bulk::staged::late::GRACE;
+use crate::bulk::staged::mapped;
 use crate::bulk::staged::start::StagedTransfer;
 use crate::memory::device::DeviceSegments;
 use crate::support::own_rpcs;
@@ -39,9 +42,6 @@ const WINDOW: usize = 2;
 
 /// Buffers that one request has.
 const CARRIERS: usize = 2;
-
-/// How long the memory is waited for after the owner has answered.
-const GRACE: Duration = Duration::from_millis(100);
 
 /// A piece may take a second more for each of these bytes before it counts as standing still.
 const BYTES_PER_SEC: u64 = 1 << 20;
@@ -74,22 +74,36 @@ pub(crate) fn serve(instance: &Instance) -> Result<(), RegisterError> {
     });
     match served {
         Err(RegisterError::Exists { .. }) => Ok(()),
+        Ok(()) if instance.inner().resolved.device.share => mapped::serve(instance),
         other => other,
     }
 }
 
-fn answer(request: &Handle<Ask, Result<(), String>>) -> Result<(), String> {
-    let Ask { key, push, offset, len, window, window_offset } = request.args();
-    let instance = request.instance();
-    let regions = &instance.inner().devices.regions;
-    let lease = regions.lease_by(*key, *offset, *len, *push, || request.principal());
+/// The memory under `key`, if whoever asks may have that range moved.
+pub(super) fn leased<A, R>(
+    request: &Handle<A, R>,
+    key: u64,
+    push: bool,
+    range: Range<u64>,
+) -> Result<(LocalMem, Arc<DeviceSegments>), String> {
+    let regions = &request.instance().inner().devices.regions;
+    let len = range.end - range.start;
+    let lease = regions.lease_by(key, range.start, len, push, || request.principal());
     let memory = lease.map_err(|reason| match reason {
         DeniedReason::NoSuchKey => "the owner has no device memory under that key".to_owned(),
         other => format!("the owner refuses it: {other}"),
     })?;
     let place = memory.elsewhere().cloned();
     let segments = place.and_then(|place| place.downcast::<DeviceSegments>().ok());
-    let Some(segments) = segments else { return Err("that is no device memory".to_owned()) };
+    let segments = segments.ok_or_else(|| "that is no device memory".to_owned())?;
+    Ok((memory, segments))
+}
+
+fn answer(request: &Handle<Ask, Result<(), String>>) -> Result<(), String> {
+    let Ask { key, push, offset, len, window, window_offset } = request.args();
+    let instance = request.instance();
+    let range = *offset..offset.saturating_add(*len);
+    let (lease, segments) = leased(request, *key, *push, range.clone())?;
     if window.is_of_device() {
         return Err("the memory of the origin must be that of its host".to_owned());
     }
@@ -99,10 +113,9 @@ fn answer(request: &Handle<Ask, Result<(), String>>) -> Result<(), String> {
         peer: request.origin().clone(),
         remote: window.clone(),
         remote_offset: *window_offset,
-        _lease: memory,
+        lease,
         segments,
-        // No overflow: the lease lies inside.
-        range: *offset..offset + len,
+        range,
         // The token fires at the deadline, which the origin chooses: what stands still ends before.
         term: None,
         early: Arc::new(Eventual::new()),
@@ -195,7 +208,7 @@ impl StagedTransfer {
     }
 
     /// How long a piece may take; `None`: as long as the whole.
-    fn stands_for(&self, bytes: u64) -> Option<Duration> {
+    pub(super) fn stands_for(&self, bytes: u64) -> Option<Duration> {
         let limit = self.instance.inner().resolved.bulk.timeout_msec;
         (self.may_stand && limit > 0).then(|| {
             let more = Duration::from_secs(bytes / BYTES_PER_SEC);
@@ -203,7 +216,7 @@ impl StagedTransfer {
         })
     }
 
-    fn error_of(&self, error: ForwardError) -> BulkError {
+    pub(super) fn error_of(&self, error: ForwardError) -> BulkError {
         let peer = self.peer.to_string();
         let what = match error {
             ForwardError::TimedOut { limit, .. } => {

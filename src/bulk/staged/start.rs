@@ -59,7 +59,7 @@ impl Instance {
         memory: &LocalMem,
         call: &Arc<BulkCall>,
     ) -> Result<OpRef, HgError> {
-        check(plan).map_err(HgError::Bulk)?;
+        check(plan, memory).map_err(HgError::Bulk)?;
         let early = Arc::new(Eventual::new());
         call.ends_by(early.clone());
         let job = StagedTransfer {
@@ -87,13 +87,18 @@ impl Instance {
 }
 
 /// Refuses early what the owner would refuse.
-fn check(plan: &Plan<'_>) -> Result<(), String> {
+fn check(plan: &Plan<'_>, memory: &LocalMem) -> Result<(), String> {
     let (len, size) = (plan.local.len() as u64, plan.remote.len());
     let offset = plan.remote_offset;
     if offset.checked_add(len).is_none_or(|end| end > size) {
         return Err(format!(
             "{len} bytes at offset {offset} leave the remote memory of {size} bytes"
         ));
+    }
+    if plan.op == BulkOp::Pull && memory.may_be_written() {
+        return Err("an earlier pull into the memory has ended although it may still be written: \
+                    wait for that by releasing it, or use other memory"
+            .to_owned());
     }
     match (plan.op, plan.remote.access()) {
         (BulkOp::Pull, Some(access)) if !access.readable() => {
@@ -112,7 +117,7 @@ impl StagedTransfer {
         let len = self.local.end - self.local.start;
         let early = self.early.clone();
         let moved = match self.memory.elsewhere().cloned() {
-            Some(place) => self.through_buffers(place.downcast::<DeviceSegments>().ok()),
+            Some(place) => self.of_device(place.downcast::<DeviceSegments>().ok()),
             None => self.ask_owner(),
         };
         match moved {
@@ -132,10 +137,14 @@ impl StagedTransfer {
         }
     }
 
-    fn through_buffers(self, segments: Option<Arc<DeviceSegments>>) -> Result<(), BulkError> {
+    /// Moves local device memory: by the device of the owner if that can be, else by buffers.
+    fn of_device(self, segments: Option<Arc<DeviceSegments>>) -> Result<(), BulkError> {
         let Some(segments) = segments else {
             return Err(BulkError::OfDevice);
         };
+        if self.by_device(&segments)? {
+            return Ok(());
+        }
         let term = self.term();
         let staged = Staged {
             instance: self.instance,
@@ -143,7 +152,7 @@ impl StagedTransfer {
             peer: self.peer,
             remote: self.remote,
             remote_offset: self.remote_offset,
-            _lease: self.memory,
+            lease: self.memory,
             segments,
             range: self.local,
             term,

@@ -360,6 +360,17 @@ impl Metrics {
         let help = "Long results that their origins have not fetched yet.";
         let kept = size(memory.result_bytes_kept);
         text.one(Gauge, "margo_memory_result_bytes_kept", help, kept);
+        let (staged, shared) = (memory.device_staged_bytes, memory.device_shared_bytes);
+        if staged > 0 || shared > 0 || memory.device_mappings > 0 {
+            let help = "Bytes of device memory that were copied here.";
+            let by_way: [(&[(&str, &str)], f64); 2] =
+                [(&[("way", "staged")], count(staged)), (&[("way", "shared")], count(shared))];
+            text.family(Counter, "margo_device_bytes_total", help, &by_way);
+            let help = "Pieces of device memory of other processes that are mapped.";
+            text.one(Gauge, "margo_device_mappings", help, size(memory.device_mappings));
+            let help = "Bytes of these.";
+            text.one(Gauge, "margo_device_mapped_bytes", help, count(memory.device_mapped_bytes));
+        }
         let names: Vec<_> = memory
             .bulk_pools
             .iter()

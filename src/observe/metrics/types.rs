@@ -672,6 +672,15 @@ plain! {
         /// but for up to 16 MiB of answers to
         /// [`InstanceNetwork::metrics_of`](crate::groups::InstanceNetwork::metrics_of).
         result_bytes_kept: usize,
+        /// Bytes of device memory that this side has copied through buffers of the host.
+        device_staged_bytes: u64,
+        /// Bytes that it has copied between its device memory and mapped one of other processes
+        /// (`margo.device.share`).
+        device_shared_bytes: u64,
+        /// Pieces of such memory that are mapped.
+        device_mappings: usize,
+        /// Bytes of these.
+        device_mapped_bytes: u64,
         /// The classes of all [`BulkPool`](crate::bulk_memory::BulkPool)s.
         bulk_pools: Vec<BulkPoolMetrics>,
     }

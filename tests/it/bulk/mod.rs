@@ -1,6 +1,6 @@
 //! Bulk memory and transfers: through the public API (`transfers`, `requests`, `segments`), the
 //! cases of Mercury's own tests (`cases`, `processes`), peers that die (`kill`), buffers and their
-//! pools, memory on terms (`terms`), memory of devices (`staged`).
+//! pools, memory on terms (`terms`), memory of devices (`staged`; `shared`: of one host).
 
 mod alloc;
 mod cancel;
@@ -12,6 +12,8 @@ mod pool;
 mod processes;
 mod requests;
 mod segments;
+mod shared;
+mod shared_processes;
 mod staged;
 mod staged_processes;
 mod terms;

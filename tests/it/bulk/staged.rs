@@ -40,7 +40,7 @@ impl Two {
         Self::of(pair.service, pair.client)
     }
 
-    fn of(owner: Instance, peer: Instance) -> Self {
+    pub(super) fn of(owner: Instance, peer: Instance) -> Self {
         let fakes = [Fake::new(2, 1), Fake::new(2, 2)];
         let drivers = [0, 1].map(|side: usize| fakes[side].driver().unwrap());
         Self { owner, peer, fakes, drivers, device: 1 }
@@ -86,6 +86,9 @@ pub(super) fn assert_clean(fake: &Fake) {
     assert_eq!(fake.faults(), Vec::<String>::new());
     assert_eq!(fake.in_use(), InUse::default());
 }
+
+/// For transfers that come to no other end.
+pub(super) const LIMIT: Duration = Duration::from_millis(100);
 
 /// Lengths around the ends of chunks, with offsets of both sides.
 const MOVES: [(u64, usize, usize); 6] =
@@ -428,7 +431,7 @@ fn a_transfer_is_cancelled_in_each_phase() {
             request.cancel();
             request.wait().0.unwrap_err()
         });
-        // While we copy: over when the device is done with the buffers.
+        // While we copy: the device still has buffers and memory, which come back later.
         ends_early(transport, 1, |two, owner, remote| {
             let local = two
                 .peer
@@ -437,9 +440,11 @@ fn a_transfer_is_cancelled_in_each_phase() {
             let request = two.peer.bulk(owner, remote).start_pull(0, local, 0..3 << 20);
             until("a copy of ours", || two.fakes[1].pending() > 0);
             request.cancel();
-            assert!(!request.test(), "the device still has the buffers");
+            let (result, local) = request.wait();
+            let releasing = local.release_timed(Duration::ZERO).unwrap_err();
             two.fakes[1].hold(false);
-            request.wait().0.unwrap_err()
+            drop(releasing.wait().unwrap());
+            result.unwrap_err()
         });
         // By its deadline.
         ends_early(transport, 0, |two, owner, remote| {
@@ -578,6 +583,30 @@ fn the_end_of_an_instance_ends_transfers() {
         two.fakes[0].hold(false);
         drop((exposed, owner));
         two.end();
+    }
+}
+
+/// A device that never goes on with its copies holds up no transfer and no end of an instance.
+#[test]
+fn a_copy_that_never_ends_ends_no_later_than_its_deadline() {
+    for transport in all_asked_for() {
+        for held in 0..2 {
+            let two = Two::new(transport);
+            let (there, here) = (two.memory(0, &[1; 1 << 20]), two.memory(1, &[0; 1 << 20]));
+            let exposed = two.owner.expose(there, Access::ReadOnly).unwrap();
+            let mut local = two.peer.expose(here, Access::ReadOnly).unwrap();
+            let owner = two.owner_addr();
+            two.fakes[held].hold(true);
+            let transfer = two.peer.bulk(&owner, exposed.bulk()).timeout(LIMIT);
+            let error = transfer.pull(0, &mut local, 0..1 << 20).unwrap_err();
+            assert!(matches!(error, BulkError::TimedOut { .. }), "{transport} {held}: {error}");
+            two.peer.finalize_and_wait().unwrap();
+            two.owner.finalize_and_wait().unwrap();
+            assert!(two.fakes[held].pending() > 0, "the device has not gone on");
+            two.fakes[held].hold(false);
+            drop((exposed, local, owner));
+            two.end();
+        }
     }
 }
 

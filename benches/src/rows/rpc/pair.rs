@@ -36,6 +36,8 @@ impl Settings {
     fn instance(self, listen: bool) -> Result<Instance> {
         let address = self.transport.uri();
         let mut document = json!({"margo": {"address": address, "listen": listen}});
+        // Of memory that can be lent, which one row alone has.
+        document["margo"]["device"] = json!({"share": true});
         if self.transport == Transport::Private {
             let secret = tls::secret_file()?;
             let tcp = json!({"mode": "cluster_secret", "secret": secret});

@@ -66,6 +66,10 @@ impl Endpoint for GroupMember {
         self.own.may_meet_mercury()
     }
 
+    fn hand_over(&self, to: &Addr, number: u64, fd: OwnedFd) -> Result<(), Error> {
+        self.own.hand_over(to, number, fd)
+    }
+
     fn is_gone(&self, peer: &Addr) -> bool {
         self.own.is_gone(peer)
     }

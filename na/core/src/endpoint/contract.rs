@@ -1,7 +1,7 @@
 //! The contract between a transport and everything above it.
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::{
@@ -495,6 +495,21 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     fn direct_bytes_max(&self, peer: &Addr) -> u64 {
         let _ = peer;
         0
+    }
+
+    /// Hands a descriptor of device memory over to `to`, a process of this host and user, which has
+    /// said under which number it expects that
+    /// ([`ExpectedDescriptor`](crate::memory::handed::ExpectedDescriptor)). Such a message may
+    /// overtake others and be overtaken, and nothing tells whether it has arrived.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] for a peer that is not connected, or not of this host and user, and
+    /// where a transport cannot do so, as by default. Nothing was sent.
+    fn hand_over(&self, to: &Addr, number: u64, fd: OwnedFd) -> Result<(), Error> {
+        let _ = (to, number, fd);
+        let reason = "it hands no descriptors over".to_owned();
+        Err(Error::Unavailable { transport: self.transport(), reason })
     }
 
     /// A number that grows with the work that this side does for transfers of peers. Such work ends

@@ -1,13 +1,15 @@
 //! The calls that start operations.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::PoisonError;
 use std::time::Instant;
 
 use crate::address::Name;
 use crate::api::open::open_another;
 use crate::link::Conn;
+use crate::link::handshake::hand_over;
+use crate::link::socket;
 use crate::peers::{Peer, TxLink};
 use crate::state::{Canceled, PollState, SmEndpoint};
 use crate::transfer::offer::Going;
@@ -18,6 +20,7 @@ use na_core::endpoint::stats;
 use na_core::group::SHARDS_MAX;
 use na_core::loopback::{Outcome, Queued};
 use na_core::matching::Kind;
+use na_core::memory::handed;
 use na_core::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     MERCURY_CLASS, Memory, MsgBuf, OpId, Principal, Refused, RegionTable, Tag, Transfer, Uri,
@@ -593,6 +596,29 @@ impl Endpoint for SmEndpoint {
         let Ok(peer) = self.peer(peer) else { return 0 };
         let shares = peer.links.lock().first().is_some_and(|link| link.conn.shares());
         if shares { crate::transfer::offer::AT_ONCE_BYTES } else { 0 }
+    }
+
+    fn hand_over(&self, to: &Addr, number: u64, fd: OwnedFd) -> Result<(), Error> {
+        let peer = self.peer(to)?;
+        if peer.is_own() {
+            let _ = handed::arrived(number, fd);
+            return Ok(());
+        }
+        let unavailable = |why: &str| {
+            let reason = format!("{to} gets no descriptor: {why}");
+            Error::Unavailable { transport: "sm", reason }
+        };
+        let links = peer.links.lock();
+        let link = links.first().filter(|link| link.is_open());
+        let link = link.ok_or_else(|| unavailable("it is not connected"))?;
+        if !link.conn.shares() {
+            return Err(unavailable("it is of another user"));
+        }
+        if !socket::may_be_handed_over(&fd) {
+            return Err(unavailable("peers take no such file"));
+        }
+        socket::send_packet(&link.conn.socket, &hand_over(number), &[fd.as_fd()])
+            .map_err(|errno| unavailable(&errno.to_string()))
     }
 
     fn bulk_path(&self) -> String {

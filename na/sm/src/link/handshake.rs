@@ -7,8 +7,8 @@
 //! 2. A sends *hello*, with the descriptors of the segment and of its board. Before *ready* the
 //!    kernel refuses them (`EPERM`); one older than Linux 6.16 does not, and *ready* does not come;
 //! 3. B maps them and answers *welcome*, with its board, or *refused*, with the reason;
-//! 4. from then on the socket carries doorbells and announced blocks, and its end of file says
-//!    that the peer is gone.
+//! 4. from then on the socket carries doorbells, announced blocks and descriptors of device memory,
+//!    and its end of file says that the peer is gone.
 //!
 //! # Packet layout (little endian)
 //!
@@ -54,6 +54,20 @@ pub(crate) const ANNOUNCE: u8 = b'B';
 
 /// Bytes of that packet.
 pub(crate) const ANNOUNCE_BYTES: usize = 32;
+
+/// First byte of a packet that hands a descriptor of device memory over.
+pub(crate) const HAND_OVER: u8 = b'D';
+
+/// Bytes of that packet.
+pub(crate) const HAND_OVER_BYTES: usize = 16;
+
+/// That packet, for whoever expects the descriptor under `number`.
+pub(crate) fn hand_over(number: u64) -> [u8; HAND_OVER_BYTES] {
+    let mut packet = [0; HAND_OVER_BYTES];
+    packet[0] = HAND_OVER;
+    packet[8..].copy_from_slice(&number.to_le_bytes());
+    packet
+}
 
 /// Longest packet, bytes.
 pub(crate) const PACKET_BYTES_MAX: usize = FIXED + TEXT_BYTES_MAX;

@@ -11,8 +11,8 @@
 //!   since Linux 6.16).
 //! - **A packet is looked at before it is taken** ([`Socket::receive`]). Looking makes descriptors
 //!   of our own for the same files, and leaves those in the queue, so nothing that we close then is
-//!   the last. Only a packet whose files are all memory, which can always be closed, is taken; any
-//!   other stays in the queue.
+//!   the last. Only a packet whose files are all memory, which can always be closed, or, where its
+//!   first byte says so, a device file of NVIDIA's driver, is taken; any other stays in the queue.
 //! - **A socket is closed only when its queue is empty**, and parked otherwise.
 
 use std::io::{IoSlice, IoSliceMut};
@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{AtFlags, FileType, StatxFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -29,10 +30,14 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags};
 
 use super::closer::Closer;
-use super::handshake::{ANNOUNCE, ANNOUNCE_BYTES, DOORBELL, PACKET_BYTES_MAX};
+use super::handshake::{
+    ANNOUNCE, ANNOUNCE_BYTES, DOORBELL, HAND_OVER, HAND_OVER_BYTES, PACKET_BYTES_MAX,
+};
+use super::record::word_at;
 use super::segment::{self, RING_BYTES};
 use crate::address::Name;
 use na_core::Error;
+use na_core::memory::handed::arrived;
 use prim::lost;
 use prim::sync::Arc;
 
@@ -50,6 +55,10 @@ const SMALL_BYTES: u64 = segment::total_bytes(*RING_BYTES.end()) as u64;
 
 /// How a socket of ours is called, should it be lost.
 const SOCKET: &str = "the socket of a connection over sm";
+
+/// Major number of the device files of NVIDIA's driver, of which exported memory is one
+/// (`/dev/nvidiactl`).
+const NVIDIA_MAJOR: u32 = 195;
 
 /// `SO_PASSRIGHTS` of Linux 6.16.
 const SO_PASSRIGHTS: libc::c_int = 83;
@@ -348,6 +357,22 @@ fn are_memory(fds: &[OwnedFd], bytes_max: u64) -> bool {
     fds.len() <= DESCRIPTORS_MAX && fds.iter().all(is_memory)
 }
 
+/// Returns whether a peer takes this descriptor as one of device memory: that of a driver for tests
+/// is memory of the host.
+pub(crate) fn may_be_handed_over(fd: &OwnedFd) -> bool {
+    rustix::fs::fcntl_get_seals(fd).is_ok() || is_device_memory(fd)
+}
+
+/// Returns whether this is memory of a device. Asks nobody: the files of a file system in user
+/// space are another process's to describe.
+fn is_device_memory(fd: &OwnedFd) -> bool {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(fd, "", flags, StatxFlags::TYPE).is_ok_and(|of| {
+        FileType::from_raw_mode(of.stx_mode.into()).is_char_device()
+            && of.stx_rdev_major == NVIDIA_MAJOR
+    })
+}
+
 impl Socket {
     /// A socket of a test.
     #[cfg(test)]
@@ -366,18 +391,26 @@ impl Socket {
         // One byte more, so that an oversized packet is seen as such.
         let mut bytes = vec![0; PACKET_BYTES_MAX + 1];
         let mut fds = Vec::new();
-        let (len, cut) = self.receive(&mut bytes, &mut fds)?;
+        let (len, cut) = self.receive(&mut bytes, &mut fds, false)?;
         bytes.truncate(len);
         Ok(Received { bytes, fds, cut })
     }
 
     /// Receives a packet. Descriptors that come with it replace those in `fds`. Returns its length,
-    /// and whether there was no free descriptor for further ones.
-    fn receive(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<(usize, bool), Unheard> {
+    /// and whether there was no free descriptor for further ones. `devices`: that of device memory
+    /// may be handed over.
+    fn receive(
+        &self,
+        bytes: &mut [u8],
+        fds: &mut Vec<OwnedFd>,
+        devices: bool,
+    ) -> Result<(usize, bool), Unheard> {
         fds.clear();
         let socket = Looking(self.as_fd());
         let seen = socket.look(false, bytes, fds).map_err(Unheard::Errno)?;
-        if !are_memory(fds, u64::MAX) {
+        let is_handed = devices && seen.len == HAND_OVER_BYTES && bytes[0] == HAND_OVER;
+        let is_of_device = is_handed && matches!(&fds[..], [fd] if is_device_memory(fd));
+        if !is_of_device && !are_memory(fds, u64::MAX) {
             self.give_up(std::mem::take(fds));
             return Err(Unheard::Foreign);
         }
@@ -396,13 +429,32 @@ impl Socket {
         Looking(self.as_fd()).take();
     }
 
+    /// Takes a descriptor that was handed over.
+    fn handed(&self, packet: &[u8], mut fds: Vec<OwnedFd>, cut: bool) -> Result<(), String> {
+        let (zero, number) = (word_at(packet, 0), word_at(packet, 1));
+        if zero != Some(HAND_OVER.into()) || (fds.len() != 1 && !cut) {
+            return Err("a packet that hands nothing over".into());
+        }
+        if cut {
+            // As of an announcement: who expects it goes another way in time.
+            self.take_unseen();
+        }
+        if let (Some(fd), Some(number), false) = (fds.pop(), number, cut)
+            && let Err(fd) = arrived(number, fd)
+        {
+            // Nobody expects it, or not any more.
+            self.give_up(vec![fd]);
+        }
+        Ok(())
+    }
+
     /// Silences the bell and takes the blocks that the peer announces; `None`: it may announce
     /// none.
     pub(crate) fn hear(&self, mut blocks: Option<&mut dyn Announcements>) -> Result<Heard, String> {
         let mut fds = Vec::new();
         for _ in 0..DRAIN_MAX {
             let mut bytes = [0; ANNOUNCE_BYTES + 1];
-            match self.receive(&mut bytes, &mut fds) {
+            match self.receive(&mut bytes, &mut fds, blocks.is_some()) {
                 Ok((0, _)) => return Ok(Heard::Gone),
                 Ok((1, false)) if bytes[0] == DOORBELL && fds.is_empty() => {}
                 Ok((ANNOUNCE_BYTES, cut)) if bytes[0] == ANNOUNCE => {
@@ -413,6 +465,10 @@ impl Socket {
                         // peer is not to lose its connection for what we lack.
                         self.take_unseen();
                     }
+                }
+                Ok((HAND_OVER_BYTES, cut)) if bytes[0] == HAND_OVER => {
+                    blocks.as_deref().ok_or("a descriptor of another user")?;
+                    self.handed(&bytes[..HAND_OVER_BYTES], std::mem::take(&mut fds), cut)?;
                 }
                 Ok(_) => return Err("a packet that is no doorbell".into()),
                 Err(Unheard::Errno(Errno::AGAIN)) => return Ok(Heard::Bells),

@@ -288,7 +288,9 @@ impl Mapped {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::handshake::hand_over;
     use crate::link::socket::{Heard, Socket, send_packet};
+    use na_core::memory::handed::ExpectedDescriptor;
     use rustix::fs::{MemfdFlags, SealFlags};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -322,6 +324,41 @@ mod tests {
         assert!(blocks.knows(7, false) && !blocks.knows(7, true));
         send_packet(&theirs, &announcement(4096), &[fd.as_fd()]).unwrap();
         assert!(ours.hear(None).unwrap_err().contains("another user"));
+    }
+
+    #[test]
+    fn a_descriptor_comes_to_who_expects_it_and_only_if_it_may_be_closed() {
+        let kind = SocketType::SEQPACKET;
+        let (theirs, ours) =
+            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let ours = Socket::of(ours);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let expected = ExpectedDescriptor::new(move |fd| sender.send(fd).unwrap()).unwrap();
+        let fd = memfd(MemfdFlags::empty(), 4096).unwrap();
+        let send = |packet: &[u8], fds: &[_]| send_packet(&theirs, packet, fds).unwrap();
+        let mut blocks = PeerBlocks::default();
+        // What nobody expects is closed, and nothing else comes of it.
+        send(&hand_over(expected.number() ^ 1), &[fd.as_fd()]);
+        send(&hand_over(expected.number()), &[fd.as_fd()]);
+        send(&hand_over(expected.number()), &[fd.as_fd()]);
+        assert_eq!(ours.hear(Some(&mut blocks)), Ok(Heard::Bells));
+        let came: Vec<OwnedFd> = receiver.try_iter().collect();
+        assert!(matches!(&came[..], [fd] if rustix::fs::fstat(fd).unwrap().st_size == 4096));
+        // None, and a packet that says more.
+        let mut more = hand_over(7);
+        more[1] = 1;
+        for (packet, fds) in [(hand_over(7), vec![]), (more, vec![fd.as_fd()])] {
+            send(&packet, &fds);
+            let told = ours.hear(Some(&mut blocks)).unwrap_err();
+            assert!(told.contains("hands nothing over"), "{told}");
+        }
+        send(&hand_over(7), &[fd.as_fd()]);
+        assert!(ours.hear(None).unwrap_err().contains("another user"));
+        // Neither memory nor a file of NVIDIA's driver.
+        let other = std::fs::File::open("/dev/null").unwrap();
+        send(&hand_over(7), &[other.as_fd()]);
+        let told = ours.hear(Some(&mut blocks)).unwrap_err();
+        assert!(told.contains("do not belong there"), "{told}");
     }
 
     #[test]
