@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use hg::{BulkOp, HgError};
 use na::{LingeringMemory, Offer as _};
 use serde::{Deserialize, Serialize};
+use ult::Selectable;
 
 use crate::bulk::staged::late::GRACE;
 use crate::bulk::staged::start::StagedTransfer;
@@ -213,7 +214,8 @@ impl StagedTransfer {
             None => call,
         };
         let request = call.start().map_err(|error| self.error_of(error))?;
-        let answered = match ult::wait_any(&[request.ready(), &*self.early], None) {
+        let ends: [&dyn Selectable; 2] = [request.ready(), &*self.early];
+        let answered = match self.instance.wait_any(&ends, None) {
             Some(0) => request.wait().map_err(|error| self.error_of(error)),
             // It is cancelled with the request.
             _ => Err(BulkError::Canceled { peer: self.peer.to_string() }),
@@ -249,7 +251,7 @@ impl StagedTransfer {
     }
 }
 
-/// LentEnds what was lent, also if the ULT that waits for that is ended.
+/// Ends what was lent, also if the ULT that waits for that is ended.
 struct LentEnds(Arc<Lent>);
 
 impl Drop for LentEnds {
