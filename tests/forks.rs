@@ -574,3 +574,52 @@ fn a_forked_child_cannot_move_memory_of_a_device_and_harms_none() {
     }
     assert_eq!(fake.faults(), Vec::<String>::new());
 }
+
+/// Lent memory stays so until the process that has lent it takes it back.
+#[test]
+fn a_forked_child_takes_no_lent_memory_back_and_ends_no_mapping() {
+    let start = || {
+        let mut config = margo::config::Config::default();
+        config.margo.address = "na+sm://".to_owned();
+        config.margo.device.share = true;
+        margo::InstanceBuilder::from_config(config).start().unwrap()
+    };
+    let (owner, own) = (start(), start());
+    let fake = device::fake::Fake::new(1, 1);
+    let gpu = fake.driver().unwrap().device(0).unwrap();
+    let (there, here) = (gpu.alloc(64).unwrap(), gpu.alloc_exportable(64).unwrap());
+    there.write_at(0, &[7; 64]).unwrap();
+    let exposed = owner.expose(there, Access::ReadOnly).unwrap();
+    let (remote, from) = (exposed.bulk().clone(), own.lookup(owner.self_addr().uri()).unwrap());
+    let mut local = Some(own.expose(here, Access::ReadOnly).unwrap());
+    let pull = |local: &mut Option<Exposed<device::DeviceMemory>>| {
+        own.pull(&from, &remote, 0, local.as_mut().unwrap(), 0..64)
+    };
+    pull(&mut local).unwrap();
+    let before = fake.in_use();
+    let check = |holds: bool, code: i32| if holds { Ok(()) } else { Err(code) };
+    let code = in_forked_child(&mut || {
+        check(pull(&mut local).is_err(), 2)?;
+        let memory = local.take().ok_or(3)?.release().map_err(|_| 4)?;
+        check(matches!(memory.export(), Err(device::DeviceError::Forked)), 5)?;
+        drop(memory);
+        check(fake.in_use() == before, 6)
+    });
+    assert_eq!(code, 0, "the step that failed");
+    assert_eq!(owner.metrics().memory.device_mappings, 1);
+    pull(&mut local).unwrap();
+    drop(local.take().unwrap().release().unwrap());
+    assert_eq!(owner.metrics().memory.device_mappings, 0);
+    drop(exposed);
+    for instance in [own, owner] {
+        instance.finalize_and_wait().unwrap();
+        drop(instance);
+    }
+    drop(gpu);
+    let end = Instant::now() + PATIENCE;
+    while fake.in_use() != device::fake::InUse::default() {
+        assert!(Instant::now() < end, "{:?}", fake.in_use());
+        std::thread::yield_now();
+    }
+    assert_eq!(fake.faults(), Vec::<String>::new());
+}
