@@ -30,7 +30,7 @@ use crate::rows::net::transfers::Transfers;
 use crate::rows::net::{group, handshakes, hg_proc, oneway, rates};
 use crate::rows::rpc::bulk::{self, Way};
 use crate::rows::rpc::pair::{Settings, WaitPolicy};
-use crate::rows::rpc::{null, timer};
+use crate::rows::rpc::{null, timer, trust};
 use crate::rows::services::{blob, kv};
 use crate::rows::streams::nexmark::{self, plain, queries};
 use crate::rows::streams::{flow, word_count};
@@ -64,6 +64,8 @@ pub(crate) enum Group {
     Hg,
     /// Remote procedure calls, small arguments
     Rpc,
+    /// Calls whose targets look at who calls, and private connections
+    Trust,
     /// Bulk transfers
     Bulk,
     /// Memory of a GPU
@@ -134,8 +136,14 @@ impl Case {
         Self { two_cores: true, ..self }
     }
 
+    /// Returns whether it is one of a group: that which the id names, and maybe another one.
+    pub(crate) fn is_of(&self, group: Group) -> bool {
+        let is_of_trust = || OF_TRUST.iter().any(|part| self.id.contains(part));
+        self.group() == group || (group == Group::Trust && is_of_trust())
+    }
+
     /// The group that the id names.
-    pub(crate) fn group(&self) -> Group {
+    fn group(&self) -> Group {
         let name = self.id.split('.').next().unwrap_or_default();
         Group::from_str(name, false).unwrap_or(Group::Floor)
     }
@@ -175,6 +183,7 @@ pub(crate) fn cases() -> Vec<Case> {
     }
     cases.extend(hg_cases());
     cases.extend(rpc_cases());
+    cases.extend(trust_cases());
     cases.extend(bulk_cases());
     cases.extend(device_cases());
     cases.extend(kv_cases());
@@ -473,7 +482,7 @@ fn rpc_cases() -> Vec<Case> {
         row("rtt.default", Nanoseconds, Default, target, null::rtt);
         if sm {
             row("rtt.stats", Nanoseconds, Poll, TimesFloor(1.03), null::rtt_stats);
-            row("rtt.rules", Nanoseconds, Poll, TimesFloor(1.01), null::rtt_rules);
+            row("rtt.rules", Nanoseconds, Poll, TimesFloor(1.01), trust::rules);
         }
         row("idle_cpu", Percent, Default, Limit(1.0), null::idle_cpu);
         row("rate32", PerSecond, Poll, Limit(if sm { 4e6 } else { 0.8e6 }), null::rate);
@@ -486,6 +495,29 @@ fn rpc_cases() -> Vec<Case> {
     row("rate32", PerSecond, NONE, null::rate);
     cases
 }
+
+fn trust_cases() -> Vec<Case> {
+    let patience = WaitPolicy::Poll;
+    let settings = Settings { transport: Transport::Tcp, patience };
+    let id = "trust.tcp.rtt.principals".to_owned();
+    let principals = null_case(id, Nanoseconds, TimesFloor(1.01), settings, trust::principals);
+    let mut cases = vec![principals];
+    for fabric in [Fabric::OfiTcp, Fabric::OfiShm, Fabric::UcxTcp] {
+        let settings = Settings { transport: Transport::Fabric(fabric), patience };
+        for (what, unit, measure) in [
+            ("rtt", Nanoseconds, trust::proven_rtt as MeasureNull),
+            ("rate32", PerSecond, trust::proven_rate),
+        ] {
+            let id = format!("trust.{}.{what}", fabric.word());
+            let case = null_case(id, unit, NONE, settings, measure);
+            cases.push(unless(move || fabric.lacks(), case));
+        }
+    }
+    cases
+}
+
+/// Rows of other groups that are also about trust.
+const OF_TRUST: [&str; 3] = [".private.", ".handshakes", "rtt.rules"];
 
 fn kv_case(spec: kv::Spec, what: &str, unit: Unit, target: Target) -> Case {
     let store = spec.store.word();

@@ -76,7 +76,8 @@ impl Arguments {
     /// When there are none.
     pub(crate) fn selected(&self) -> Result<Vec<Case>> {
         let wanted = |case: &Case| {
-            let in_group = self.groups.is_empty() || self.groups.contains(&case.group());
+            let in_group =
+                self.groups.is_empty() || self.groups.iter().any(|group| case.is_of(*group));
             in_group && self.filter.as_ref().is_none_or(|text| case.id.contains(text.as_str()))
         };
         let mut all = cases();

@@ -10,40 +10,31 @@
 //! - `rpc.sm.rtt.stats`: as `rtt.poll` with statistics on at both ends as by default; times are
 //!   averages of batches, so that the few calls whose times are looked at are in them. Floor: the
 //!   same with statistics off, alternating.
-//! - `rpc.sm.rtt.rules`: as `rtt.poll` at a target with 1,000 rules of who may call what, each of
-//!   another user, all about every RPC; times are averages of batches. Floor: the same at a target
-//!   without rules, alternating. The two targets are instances in one process, whose xstream polls
-//!   for both, so that neither time is that of `rtt.poll`.
 //! - `rpc.{sm,tcp}.rate32`: completed calls per second with 32 such callers, over the whole time;
 //!   percentiles of time slices. No floor.
 //! - `rpc.{sm,tcp}.idle_cpu`: share of one core that an idle instance with default settings uses
 //!   after some calls, the busier of the two processes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use margo::{Instance, ProviderHandle, Rpc};
 
 use super::pair::{Pair, Settings, Told, during_call, serve};
-use crate::base::{Deadline, Doing, Effort, Failure, Figure, Result, Samples, cpu_time};
+use super::trust;
+use crate::base::{Deadline, Doing, Effort, Figure, Result, Samples, cpu_time};
 use crate::floors::channel::{self, Channel};
 use crate::floors::transport::{Offer, join};
 use crate::process::Context;
 use crate::rows::ult::on_ult::on_ult;
 
-const NULL: Rpc<(), ()> = Rpc::new("bench_null");
+pub(super) const NULL: Rpc<(), ()> = Rpc::new("bench_null");
 /// Serves one round of floor messages on the target's xstream before it returns.
 const FLOOR: Rpc<(), Told> = Rpc::new("bench_floor_rtt");
 
 /// Switches statistics on or off at the target.
 const STATISTICS: Rpc<bool, ()> = Rpc::new("bench_statistics");
-
-/// Starts an instance with rules beside the target, and tells its address.
-const RULED: Rpc<(), Result<String, String>> = Rpc::new("bench_ruled");
-
-/// Rules of the row about them.
-const RULES: u32 = 1000;
 
 /// ULTs of the rate rows.
 const CALLERS: usize = 32;
@@ -65,15 +56,7 @@ pub(crate) fn peer(context: &Context, settings: Settings, place: &[u8]) -> Resul
         instance.serve(STATISTICS).returning(|request| {
             switch_statistics(request.instance(), *request.args());
         })?;
-        let ruled = OnceLock::new();
-        instance.serve(RULED).returning(move |request| {
-            let started = start_ruled(request.instance(), settings);
-            let started = started.map_err(|failure| failure.to_string())?;
-            let address = started.self_addr().uri().to_owned();
-            // It ends with the target.
-            let _ = ruled.set(started);
-            Ok(address)
-        })?;
+        trust::serve_beside(instance, settings)?;
         instance.register(FLOOR, move |request| {
             let mut floor = floor.lock().unwrap_or_else(PoisonError::into_inner);
             let result = floor.answer(deadline).map_err(|failure| failure.to_string());
@@ -84,7 +67,7 @@ pub(crate) fn peer(context: &Context, settings: Settings, place: &[u8]) -> Resul
     serve(settings, register, || Ok(()))
 }
 
-fn start(context: &Context, settings: Settings) -> Result<(Pair, Box<dyn Channel>)> {
+pub(super) fn start(context: &Context, settings: Settings) -> Result<(Pair, Box<dyn Channel>)> {
     let offer = Offer::new(settings.transport)?;
     let place = offer.place()?;
     Pair::start(context, settings, place, || offer.accept(context.deadline))
@@ -125,39 +108,6 @@ pub(crate) fn rtt_stats(context: &Context, settings: Settings) -> Result<Figure>
     Ok(Figure::latency(rounds))
 }
 
-/// Rows `rpc.*.rtt.rules`.
-pub(crate) fn rtt_rules(context: &Context, settings: Settings) -> Result<Figure> {
-    let (rounds, samples, warmup) = if context.quick { (4, 10, 1) } else { (50, 100, 10) };
-    let effort = Effort { rounds, samples, warmup, round_max: Duration::from_secs(1) };
-    let (pair, _caller) = start(context, settings)?;
-    let (instance, target) = (pair.instance.clone(), pair.target.clone());
-    let rounds = on_ult(&pair.instance.layout().rpc_pool(), context.deadline, move || {
-        let address = instance.forward(RULED, &target, &())?.map_err(Failure::new)?;
-        let ruled = instance.lookup(&address).doing("looking up the target with rules")?.into();
-        let calls = |samples: &mut Samples, to| samples.batched(|| null(&instance, to));
-        let floor = |floors: &mut Samples| calls(floors, &target);
-        effort.in_turns([BATCH, BATCH], floor, |samples| calls(samples, &ruled))
-    })?;
-    pair.stop(context.deadline)?;
-    Ok(Figure::latency(rounds))
-}
-
-/// Starts an instance with rules in the pools of the target.
-fn start_ruled(parent: &Instance, settings: Settings) -> Result<Instance> {
-    let others = (0..RULES - 1).map(|n| format!("uid:{}", 100_000 + 2 * n));
-    let allow: Vec<_> = others
-        .chain(["uid:self".to_owned()])
-        .map(|who| serde_json::json!({ "who": who }))
-        .collect();
-    let document = serde_json::json!({
-        "margo": { "address": settings.transport.uri(), "security": { "allow": allow } },
-        "mercury": { "na_no_block": true },
-    });
-    let ruled = parent.init_child(&document.to_string()).doing("starting a target with rules")?;
-    ruled.register(NULL, |request| drop(request.respond(&())))?;
-    Ok(ruled)
-}
-
 fn switch_statistics(instance: &Instance, on: bool) {
     if on {
         instance
@@ -168,7 +118,7 @@ fn switch_statistics(instance: &Instance, on: bool) {
     }
 }
 
-fn null(instance: &Instance, target: &ProviderHandle) -> Result<()> {
+pub(super) fn null(instance: &Instance, target: &ProviderHandle) -> Result<()> {
     instance.forward(NULL, target, &()).doing("calling")
 }
 
@@ -210,9 +160,14 @@ impl Flow {
 }
 
 /// Lets 32 ULTs make `goal` calls, or as many as `limit` allows: calls per second, and the slices.
-fn flow(pair: &Pair, goal: usize, limit: Duration, deadline: Deadline) -> Result<(f64, Samples)> {
+pub(super) fn flow(
+    (instance, target): (&Instance, &ProviderHandle),
+    goal: usize,
+    limit: Duration,
+    deadline: Deadline,
+) -> Result<(f64, Samples)> {
     let slice = (goal / 100).max(CALLERS);
-    let (instance, target) = (pair.instance.clone(), pair.target.clone());
+    let (instance, target) = (instance.clone(), target.clone());
     let pool = instance.layout().rpc_pool();
     let callers = pool.clone();
     on_ult(&pool, deadline, move || {
@@ -245,8 +200,9 @@ pub(crate) fn rate(context: &Context, settings: Settings) -> Result<Figure> {
     let (calls, limit) = if context.quick { (4_000, 150) } else { (4_000_000, 5_000) };
     let limit = Duration::from_millis(limit);
     let (pair, _caller) = start(context, settings)?;
-    flow(&pair, calls / 10, limit / 10, context.deadline)?;
-    let (rate, mut slices) = flow(&pair, calls, limit, context.deadline)?;
+    let between = (&pair.instance, &pair.target);
+    flow(between, calls / 10, limit / 10, context.deadline)?;
+    let (rate, mut slices) = flow(between, calls, limit, context.deadline)?;
     pair.stop(context.deadline)?;
     Ok(Figure { value: Some(rate), ..Figure::median(slices.rate(), None) })
 }
@@ -256,7 +212,7 @@ pub(crate) fn idle_cpu(context: &Context, settings: Settings) -> Result<Figure> 
     let (settle, window) = if context.quick { (100, 300) } else { (500, 1_000) };
     let settle = Duration::from_millis(settle);
     let (pair, _caller) = start(context, settings)?;
-    flow(&pair, 1_000, settle, context.deadline)?;
+    flow((&pair.instance, &pair.target), 1_000, settle, context.deadline)?;
     std::thread::sleep(settle); // spins that the calls have earned come to their end
     let pids = [std::process::id(), pair.peer.id()];
     let used = cpu_time::share(&pids, Duration::from_millis(window))?;
