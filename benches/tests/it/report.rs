@@ -255,17 +255,18 @@ fn memory_of_devices_is_measured_or_its_rows_say_what_is_missing() {
         return println!("SKIPPED: needs two cores");
     }
     let (rows, text) = device_rows("libno-such-driver.so.9", true);
-    // Copies of the device alone, and three ways over each of two transports.
-    assert_eq!(rows.len(), 5 + 2 * 3, "{text}");
+    // Copies of the device alone, three ways over each of two transports, and, over shared memory,
+    // from device to device by one of them alone.
+    assert_eq!(rows.len(), 5 + 2 * 3 + 1, "{text}");
     rows.iter().for_each(check_shape);
     assert!(
         rows.iter().all(|row| row["value"].as_f64().is_some_and(|value| value > 0.0)),
         "{text}"
     );
     let beside = rows.iter().filter(|row| row["floor"].as_f64().is_some());
-    assert_eq!(beside.count(), 2 * 3, "{text}");
+    assert_eq!(beside.count(), 2 * 3 + 1, "{text}");
     let (rows, text) = device_rows("libno-such-driver.so.9", false);
     rows.iter().for_each(check_shape);
     let lacks = |row: &Value| row["lacks"].as_str().is_some_and(|lacks| lacks.contains("install"));
-    assert!(rows.len() == 11 && rows.iter().all(lacks), "{text}");
+    assert!(rows.len() == 12 && rows.iter().all(lacks), "{text}");
 }

@@ -378,6 +378,24 @@ mod tests {
         }
     }
 
+    /// Whoever starts a service may hand it a secret that has no name in a file system.
+    #[test]
+    fn an_inherited_descriptor_is_a_file_by_its_path_in_proc() {
+        use rustix::fs::{MemfdFlags, Mode, fchmod, memfd_create};
+        use std::io::Write;
+        use std::os::fd::AsRawFd;
+
+        let mut file = File::from(memfd_create("secret", MemfdFlags::empty()).unwrap());
+        file.write_all(b"between us").unwrap();
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        fchmod(&file, Mode::from_raw_mode(0o644)).unwrap();
+        assert!(read(&path, Readers::Nobody).unwrap_err().contains("must not be able to read"));
+        fchmod(&file, Mode::from_raw_mode(0o600)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(*read(&path, Readers::Nobody).unwrap(), *b"between us");
+        }
+    }
+
     #[test]
     fn secrets_of_a_file_are_one_or_two_and_long() {
         let (one, two) = ("a".repeat(32), "b".repeat(40));
