@@ -378,7 +378,7 @@ mod tests {
         }
     }
 
-    /// Whoever starts a service may hand it a secret that has no name in a file system.
+    /// A service may inherit a secret that has no name in a file system.
     #[test]
     fn an_inherited_descriptor_is_a_file_by_its_path_in_proc() {
         use rustix::fs::{MemfdFlags, Mode, fchmod, memfd_create};
