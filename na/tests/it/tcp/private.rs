@@ -627,6 +627,7 @@ fn half_open(target: &Arc<dyn Endpoint>, count: usize) -> Vec<TcpStream> {
     silent
 }
 
+// Slow: handshakes that do not go on have their place for a second at least, 256 at a time.
 #[test]
 fn those_that_say_nothing_keep_nobody_out() {
     for count in [400, 10_000] {
