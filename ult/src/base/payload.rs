@@ -186,7 +186,7 @@ impl Payload {
 
     fn put<V>(&self, value: V) {
         self.buffer.with_mut(|buffer| {
-            if fits::<V>() {
+            if const { fits::<V>() } {
                 // SAFETY:
                 // - room and alignment: `fits`; exclusive: see the module documentation.
                 unsafe { buffer.cast::<V>().write(value) };
@@ -203,7 +203,7 @@ impl Payload {
     /// `put` stored a `V`, and it has not been taken since.
     unsafe fn get<V>(&self) -> V {
         self.buffer.with_mut(|buffer| {
-            if fits::<V>() {
+            if const { fits::<V>() } {
                 // SAFETY: `put` took the same branch; initialised and unique by the contract.
                 unsafe { buffer.cast::<V>().read() }
             } else {

@@ -338,14 +338,7 @@ impl<'a> UltBuilder<'a> {
         T: Send,
     {
         let pool = self.pool;
-        // The owner of a pool is of the pool's runtime.
-        let own =
-            current::xstream().and_then(|xstream| Some((xstream, xstream.own_slot(&pool.pool)?)));
-        // A pool that has an owner has not been removed, and is not while this runs: its removal
-        // waits until the owner gives it up.
-        if let Some((xstream, slot)) = own
-            && !xstream.closing.get()
-        {
+        if let Some((xstream, slot)) = owner_here(pool) {
             let ult = self.begin_as_owner(xstream, join)?;
             // SAFETY: duty of the caller.
             unsafe { ult.payload.set_closure(f) };
@@ -409,6 +402,15 @@ impl<'a> UltBuilder<'a> {
             add_rare(ult, *rare);
         }
     }
+}
+
+/// The xstream of this thread, where it owns the pool and has not begun to close.
+// Of the pool's runtime, then; and the pool has not been removed, and is not while a unit is made:
+// its removal waits until the owner gives it up.
+#[inline]
+fn owner_here(pool: &PoolRef) -> Option<(&Xstream, &PoolSlot)> {
+    let xstream = current::xstream().filter(|xstream| !xstream.closing.get())?;
+    Some((xstream, xstream.own_slot(&pool.pool)?))
 }
 
 /// Counts a unit that has its closure and is of a pool that `xstream` owns, and queues it.
