@@ -62,16 +62,19 @@ unsafe fn send(na_class: *mut NaClass, message: Message<'_>) -> Result<(), Statu
     // SAFETY: contract of this function.
     let to = unsafe { address::lent(to) };
     // SAFETY: contract of this function.
-    let started = unsafe { begin.start() }?;
+    unsafe { begin.check_idle() }?;
     let tag = wire_tag(tag);
     let is_sent = match is_unexpected {
         true => class.endpoint.send_unexpected_now(to, tag, bytes),
         false => class.endpoint.send_expected_now(to, tag, bytes),
     };
     if is_sent {
-        started.done(class);
+        // SAFETY: contract of this function; it is idle (above).
+        unsafe { begin.done(class) };
         return Ok(());
     }
+    // SAFETY: contract of this function.
+    let started = unsafe { begin.start() }?;
     let mut buf = class.endpoint.alloc_msg();
     if !buf.try_extend(bytes) {
         return Err(started.refused(&na::Error::TooLong { len: bytes.len(), max }));

@@ -1,10 +1,7 @@
 //! Progress, sleep, cancel.
 
 use std::ffi::{c_int, c_uint};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use na::Error;
 
 use super::{class, class_here, context, give, guarded, with_code};
 use crate::c::abi::{NaClass, NaContext, NaOp, Return};
@@ -63,19 +60,12 @@ pub(crate) unsafe extern "C" fn poll(
         let class = unsafe { class_here(na_class) }?;
         // SAFETY: Mercury passes a context of ours.
         let context = unsafe { context(na_context) };
-        let ended = look(class, context)?;
+        let ended = class.poll(Some(context))?;
         if !count.is_null() {
             // SAFETY: Mercury passes a variable.
             unsafe { give(count, ended as c_uint) };
         }
         Ok(())
-    })
-}
-
-fn look(class: &Class, context: &Arc<Context>) -> Result<usize, Status> {
-    class.poll(Some(context)).map_err(|error: Error| {
-        tracing::error!(%error, "the network does not work any more");
-        Status::from(&error)
     })
 }
 
@@ -95,7 +85,7 @@ pub(crate) unsafe extern "C" fn poll_wait(
         let began = (timeout_ms > 0).then(Instant::now);
         loop {
             let was_told = context.was_told();
-            let ended = look(class, context)?;
+            let ended = class.poll(Some(context))?;
             if ended > 0 || was_told {
                 if !count.is_null() {
                     // SAFETY: Mercury passes a variable.

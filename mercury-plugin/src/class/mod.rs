@@ -100,7 +100,7 @@ impl Class {
 
     /// Looks at the network once, for `poller`, or for nobody. Returns how many operations of that
     /// context have ended.
-    pub(crate) fn poll(&self, poller: Option<&Context>) -> Result<usize, Error> {
+    pub(crate) fn poll(&self, poller: Option<&Context>) -> Result<usize, Status> {
         if let Some(context) = poller {
             context.looks();
         }
@@ -110,7 +110,10 @@ impl Class {
             own += usize::from(unsafe { op::ended(self, completion, poller) });
         });
         self.look_after_others(poller);
-        polled.map(|_| own)
+        match polled {
+            Ok(_) => Ok(own),
+            Err(error) => Err(broken(&error)),
+        }
     }
 
     /// Looks after those who sleep in another context: the look has ended what was announced for
@@ -167,9 +170,9 @@ impl Class {
                     );
                     break Status::Busy;
                 }
-                Err(error) => {
-                    tracing::error!(%error, "memory cannot be taken back");
-                    break Status::from(&error);
+                Err(status) => {
+                    tracing::error!("memory that was deregistered cannot be taken back");
+                    break status;
                 }
             }
         };
@@ -197,6 +200,12 @@ impl Class {
             std::thread::sleep(RELEASE_PAUSE);
         }
     }
+}
+
+#[cold]
+fn broken(error: &Error) -> Status {
+    tracing::error!(%error, "the network does not work any more");
+    Status::from(error)
 }
 
 #[cfg(test)]

@@ -46,6 +46,7 @@ pub(crate) struct Op {
 struct Begun {
     /// Where its end goes; valid while `home` is not retired.
     context: *mut NaContext,
+    /// Kept for the next time: programs use an operation again in the same context.
     home: Option<Arc<Context>>,
     /// The program's buffer of a receive.
     room: *mut u8,
@@ -171,6 +172,22 @@ pub(crate) unsafe fn is_busy(op: *mut NaOp) -> bool {
 }
 
 impl Begin<'_> {
+    /// Refuses an operation that the endpoint has.
+    ///
+    /// # Errors
+    ///
+    /// [`Status::Busy`].
+    ///
+    /// # Safety
+    ///
+    /// The operation is of [`new`] and was not dropped.
+    pub(crate) unsafe fn check_idle(&self) -> Result<(), Status> {
+        // SAFETY: contract of this function.
+        let state = unsafe { &(*self.op.cast::<Op>()).state };
+        // pair: PLUGIN-OP
+        if state.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Status::Busy) }
+    }
+
     /// Makes the operation busy.
     ///
     /// # Errors
@@ -179,24 +196,42 @@ impl Begin<'_> {
     ///
     /// # Safety
     ///
-    /// The operation is of [`new`] and was not dropped; the program's queue does not hold it.
+    /// The operation is of [`new`] and was not dropped; the program's queue does not hold it, and no
+    /// other thread of the program begins it.
     pub(crate) unsafe fn start(self) -> Result<Started, Status> {
-        let Self { op, kind, callback, arg, context, home } = self;
-        let op: *mut Op = op.cast();
         // SAFETY: contract of this function.
-        let state = unsafe { &(*op).state };
-        // pair: PLUGIN-OP
-        if state.compare_exchange(0, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            return Err(Status::Busy);
-        }
-        let info =
-            CallbackInfo { info: EndInfo { expected_bytes: 0 }, arg, kind: kind as u32, ret: 0 };
-        // SAFETY: it is ours: we have made it busy, and the endpoint has not got it.
+        unsafe { self.check_idle() }?;
+        let op: *mut Op = self.op.cast();
+        // SAFETY: it is idle, and we are the only ones to begin it.
         let own = unsafe { parts(op) };
-        *own.entry = entry(info, callback);
-        own.begun.context = context;
-        own.begun.home = Some(home.clone());
+        // The endpoint, which gets it next, tells other threads.
+        own.state.store(BUSY, Ordering::Relaxed);
+        *own.entry = self.entry();
+        own.begun.context = self.context;
+        if own.begun.home.as_ref().is_none_or(|home| !Arc::ptr_eq(home, self.home)) {
+            own.begun.home = Some(self.home.clone());
+        }
         Ok(Started { op })
+    }
+
+    /// Hands the operation to the program as one that has ended in the call that began it. The
+    /// endpoint has never had it.
+    ///
+    /// # Safety
+    ///
+    /// As [`start`](Self::start); and it is idle.
+    pub(crate) unsafe fn done(self, class: &Class) {
+        // SAFETY: contract of this function: it is ours.
+        let entry = unsafe { parts(self.op.cast()) }.entry;
+        *entry = self.entry();
+        push(class, self.context, entry);
+        self.home.tell();
+    }
+
+    fn entry(&self) -> CompletionData {
+        let (kind, arg) = (self.kind as u32, self.arg);
+        let info = CallbackInfo { info: EndInfo { expected_bytes: 0 }, arg, kind, ret: 0 };
+        entry(info, self.callback)
     }
 }
 
@@ -231,17 +266,10 @@ impl Started {
     pub(crate) fn refused(self, error: &Error) -> Status {
         // SAFETY: as in `begun`.
         let own = unsafe { parts(self.op) };
-        own.begun.home = None;
         // pair: PLUGIN-OP
         own.state.store(0, Ordering::Release);
         tracing::debug!(%error, "an operation was refused");
         Status::from(error)
-    }
-
-    /// The operation has ended in the call that began it.
-    pub(crate) fn done(self, class: &Class) {
-        // SAFETY: the endpoint has not got it, and `self` is the only one that has.
-        unsafe { finish(class, self.op, Status::Success, EndInfo { expected_bytes: 0 }, None) };
     }
 
     /// The endpoint has taken it.
@@ -382,8 +410,17 @@ unsafe fn one_of_many(
     data_ref.release = Some(free_entry);
     data_ref.release_arg = data.cast();
     let is_dropped = state.load(Ordering::Relaxed) & DROPPED != 0;
-    let home = begun.home.clone().filter(|_| !is_dropped);
-    push(class, begun.context, home, data, poller)
+    match begun.home.as_ref().filter(|home| !is_dropped && !home.is_retired()) {
+        None => unheard(data),
+        Some(home) => {
+            push(class, begun.context, data);
+            if is_same(poller, home) {
+                return true;
+            }
+            home.tell();
+        }
+    }
+    false
 }
 
 /// Messages begin at such multiples, as programs read numbers out of them.
@@ -426,7 +463,11 @@ unsafe fn finish(
     // SAFETY: contract of this function.
     let Parts { entry, state, begun } = unsafe { parts(op) };
     (entry.info.info, entry.info.ret) = (info, status.code());
-    let (context, home) = (begun.context, begun.home.take());
+    let context = begun.context;
+    let home = begun.home.as_ref().filter(|home| !home.is_retired());
+    let is_own = home.is_some_and(|home| is_same(poller, home));
+    // As soon as it is idle the program may free it, with what it has of its context.
+    let other = home.filter(|_| !is_own).cloned();
     let entry: *mut CompletionData = entry;
     // pair: PLUGIN-OP
     if state.swap(0, Ordering::AcqRel) & DROPPED != 0 {
@@ -435,30 +476,27 @@ unsafe fn finish(
         drop(unsafe { Box::from_raw(op) });
         return false;
     }
-    push(class, context, home, entry, poller)
+    if is_own {
+        push(class, context, entry);
+    } else if let Some(home) = other {
+        push(class, context, entry);
+        home.tell();
+    } else {
+        unheard(entry);
+    }
+    is_own
 }
 
-/// Puts an entry into the queue of its context, if there still is one. The entry lives until
+fn is_same(poller: Option<&Context>, home: &Arc<Context>) -> bool {
+    poller.is_some_and(|own| ptr::eq(own, Arc::as_ptr(home)))
+}
+
+/// Puts an entry into the queue of its context, which was not retired. The entry lives until
 /// Mercury has copied it.
-fn push(
-    class: &Class,
-    context: *mut NaContext,
-    home: Option<Arc<Context>>,
-    entry: *mut CompletionData,
-    poller: Option<&Context>,
-) -> bool {
-    let Some(home) = home.filter(|home| !home.is_retired()) else {
-        unheard(entry);
-        return false;
-    };
+fn push(class: &Class, context: *mut NaContext, entry: *mut CompletionData) {
     // SAFETY: the context was not destroyed, as its program must not do while operations of it are
     // under way; the entry is there (contract of this function).
     unsafe { (class.mercury.completion_add)(context, entry) };
-    if poller.is_some_and(|own| ptr::eq(own, Arc::as_ptr(&home))) {
-        return true;
-    }
-    home.tell();
-    false
 }
 
 /// Frees what belongs to an entry that does not get into a queue.
