@@ -109,6 +109,8 @@ values! {
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: c_int = 1;
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE: c_int = 3;
     CU_MEM_ALLOC_GRANULARITY_MINIMUM: c_int = 0;
+    CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING: c_int = 118;
+    CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER: c_int = 100;
 }
 
 /// The function that a symbol is missing for.
@@ -219,6 +221,9 @@ functions! {
     );
     cuDeviceTotalMem = "cuDeviceTotalMem_v2" | "hipDeviceTotalMem"(
         bytes: *mut usize, device: CUdevice,
+    );
+    cuDeviceGetAttribute = "cuDeviceGetAttribute" | "hipDeviceGetAttribute"(
+        value: *mut c_int, attribute: c_int, device: CUdevice,
     );
     cuDevicePrimaryCtxRetain = "cuDevicePrimaryCtxRetain" | "hipDevicePrimaryCtxRetain"(
         context: *mut CUcontext, device: CUdevice,

@@ -137,6 +137,7 @@ pub fn na_options(resolved: &Resolved) -> na::OpenOptions {
         NaAddrFormat::Native => na::AddrFormat::Native,
     };
     options.ip_subnet = resolved.ip_subnet.and_then(|net| na::Subnet::new(net.ip, net.bits));
+    options.request_mem_device = mercury.na_request_mem_device;
     options.ucx.rendezvous_bytes_min = network.rendezvous_bytes_min;
     options.ucx.remote_keys = match network.remote_keys {
         RemoteKeys::Auto => na::RemoteKeys::Auto,

@@ -108,6 +108,23 @@ impl Functions for Table {
         }))
     }
 
+    unsafe fn cuDeviceGetAttribute(
+        &self,
+        value: *mut c_int,
+        attribute: c_int,
+        _: CUdevice,
+    ) -> CUresult {
+        code(self.call("cuDeviceGetAttribute").map(|state| {
+            if attribute != CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
+            let ordering = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
+            // SAFETY: a place for the result, by the contract.
+            unsafe { *value = if state.orders_writes { ordering } else { 0 } };
+            CUDA_SUCCESS
+        }))
+    }
+
     unsafe fn cuDevicePrimaryCtxRetain(
         &self,
         context: *mut CUcontext,

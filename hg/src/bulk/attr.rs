@@ -15,7 +15,7 @@ use crate::HgError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum MemoryKind {
-    /// Memory of the processors. The only kind that transports move by themselves.
+    /// Memory of the processors.
     #[default]
     Host,
     /// NVIDIA.

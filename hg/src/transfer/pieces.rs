@@ -253,7 +253,10 @@ fn check(
             )));
         }
     }
-    remote.attr().map_or(Ok(()), MemoryAttr::check)?;
+    // What its transport moves is like memory of the host.
+    if remote.device_key().is_some() {
+        remote.attr().map_or(Ok(()), MemoryAttr::check)?;
+    }
     let Some(access) = remote.access() else { return Ok(()) };
     match op {
         BulkOp::Pull if !access.readable() => {

@@ -136,6 +136,17 @@ impl Plugin for Ofi {
         Ok(Arc::new(opened.map_err(|error| of_address(uri, error))?))
     }
 
+    fn moves_device_memory(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<bool, Error> {
+        let (provider, _) = endpoint::check(uri, options)?;
+        if !(options.request_mem_device && provider.hmem) {
+            return Ok(false);
+        }
+        let library = fabric::library()?;
+        let provider = provider.in_version(library.version());
+        let found = endpoint::find(library, provider, uri, options)?;
+        Ok(search::moves_device_memory(found.first()))
+    }
+
     /// Opens one endpoint, and refuses several: `docs/transports.md` says why.
     fn open_group(
         &self,
