@@ -41,8 +41,12 @@
 mod buffers;
 mod endpoint;
 mod fabrics;
-#[cfg(test)]
+#[cfg(any(test, feature = "fake"))]
+#[cfg_attr(not(test), allow(dead_code, unused_imports, reason = "most of it is for tests here"))]
 mod fake;
+#[cfg(feature = "fake")]
+#[doc(hidden)]
+pub mod fake_fabric;
 #[cfg(test)]
 mod fake_tests;
 mod providers;

@@ -41,7 +41,10 @@ impl Two {
     }
 
     pub(super) fn of(owner: Instance, peer: Instance) -> Self {
-        let fakes = [Fake::new(2, 1), Fake::new(2, 2)];
+        Self::with(owner, peer, [Fake::new(2, 1), Fake::new(2, 2)])
+    }
+
+    pub(super) fn with(owner: Instance, peer: Instance, fakes: [Fake; 2]) -> Self {
         let drivers = [0, 1].map(|side: usize| fakes[side].driver().unwrap());
         Self { owner, peer, fakes, drivers, device: 1 }
     }
@@ -94,7 +97,7 @@ pub(super) const LIMIT: Duration = Duration::from_millis(100);
 const MOVES: [(u64, usize, usize); 6] =
     [(0, 0, 0), (0, 0, 1), (7, 3, 4095), (1, 0, (256 << 10) + 1), (0, 5, 1 << 20), (3, 2, 5 << 20)];
 
-fn moves(two: &Two) {
+pub(super) fn moves(two: &Two) {
     const BYTES: usize = (5 << 20) + 16;
     let owner = two.owner_addr();
     let (theirs, ours) = (pattern(BYTES, 1), pattern(BYTES, 2));

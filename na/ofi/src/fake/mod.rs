@@ -337,6 +337,12 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
 }
 
+/// The library, on a thread that calls [`Fake::with`].
+#[cfg(feature = "fake")]
+pub(super) fn of_this_thread() -> Option<&'static Library> {
+    CURRENT.with_borrow(|current| current.as_ref().map(|_| library::library()))
+}
+
 /// A network.
 #[derive(Debug)]
 pub(super) struct Fake {
