@@ -158,6 +158,18 @@ impl Driver {
         DRIVER.get_or_init(|| Self::open(DriverKind::LevelZero)).clone()
     }
 
+    /// Returns the drivers of this machine, or why one cannot be used: one for each kind that this
+    /// build knows, NVIDIA's first.
+    pub fn all() -> Vec<Result<Self, DeviceError>> {
+        vec![
+            Self::cuda(),
+            #[cfg(feature = "hip")]
+            Self::hip(),
+            #[cfg(feature = "level-zero")]
+            Self::level_zero(),
+        ]
+    }
+
     fn open(kind: DriverKind) -> Result<Self, DeviceError> {
         let Library { names, variable, .. } = kind.library();
         match std::env::var_os(variable) {

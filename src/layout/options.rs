@@ -522,6 +522,9 @@ mod tests {
             let document = format!(r#"{{ "mercury": {{ "na_addr_format": "{word}" }} }}"#);
             opened_by(&document, |o| o.addr_format = format);
         }
+        opened_by(r#"{ "mercury": { "na_request_mem_device": true } }"#, |o| {
+            o.request_mem_device = true;
+        });
         opened_by(r#"{ "mercury": { "ip_subnet": "10.1.2.3/8" } }"#, |o| {
             o.ip_subnet = na::Subnet::new([10, 0, 0, 0].into(), 8);
         });

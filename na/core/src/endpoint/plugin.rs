@@ -122,7 +122,7 @@ pub trait Plugin: Send + Sync {
 /// use na::{Device, Plugin};
 ///
 /// fn list(transport: &dyn Plugin) -> Result<Vec<String>, na::Error> {
-///     let line = |Device { protocol, address, name, summary, .. }| {
+///     let line = |Device { protocol, name, address, summary, .. }| {
 ///         format!("{protocol}://{address}  {name}: {summary}")
 ///     };
 ///     Ok(transport.devices()?.into_iter().map(line).collect())
