@@ -9,10 +9,11 @@ use libloading::os::unix::Library as Opened;
 
 use crate::DeviceError;
 use crate::raw::{
-    self, CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_NO_DEVICE,
-    CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER,
-    CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CUDA_SUCCESS, CUcontext, CUdevice,
-    CUresult, Functions, MissingSymbol,
+    self, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
+    CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER, CUDA_ERROR_ECC_UNCORRECTABLE,
+    CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_NO_DEVICE, CUDA_ERROR_OUT_OF_MEMORY,
+    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CUDA_SUCCESS, CUcontext, CUdevice, CUresult, Functions,
+    MissingSymbol,
 };
 
 /// The interface of a driver.
@@ -484,8 +485,8 @@ pub struct DeviceInfo {
     pub bytes: u64,
     /// The NUMA node that it is next to, if the system tells.
     pub numa_node: Option<u32>,
-    /// Its kernels see what adapters have written into its memory without a flush. Only such
-    /// memory is handed to a fabric.
+    /// The order in which adapters write its memory is kept: kernels see without a flush what the
+    /// host knows to be written. Only memory of such a device is handed to a fabric.
     pub orders_writes: bool,
 }
 

@@ -93,9 +93,10 @@ pub use self::registry::{
 #[cfg(not(loom))]
 pub use na_core::{
     Access, Addr, AddrFormat, AllocOptions, Arrival, Certificates, Completion, CopyHelper,
-    DeniedReason, Device, DeviceKind, DevicePieces, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LingeringMemory,
-    LocalMem, MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerLink, PeerName, PeerStats, PeerUsers,
-    Plugin, Principal, RawSegment, Refused, RegionTable, RemoteKeys, RemoteMem, RunBlocking,
-    SessionChange, SessionNews, SessionObserver, SharedBuffer, SmOptions, Subnet, Tag, TcpOptions,
-    TcpSecurity, Terms, TrafficClass, Transfer, UcxOptions, Uri, WeakMem, run_blocking_by,
+    DeniedReason, Device, DeviceKind, DevicePieces, Endpoint, EndpointStats, Error, LargeBuffers,
+    Limits, LingeringMemory, LocalMem, MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerLink,
+    PeerName, PeerStats, PeerUsers, Plugin, Principal, RawSegment, Refused, RegionTable,
+    RemoteKeys, RemoteMem, RunBlocking, SessionChange, SessionNews, SessionObserver, SharedBuffer,
+    SmOptions, Subnet, Tag, TcpOptions, TcpSecurity, Terms, TrafficClass, Transfer, UcxOptions,
+    Uri, WeakMem, run_blocking_by,
 };

@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, epoll};
 
 use crate::buffers::memory::{self, Registered, Registry};
 use crate::fabrics::cxi::AuthKey;
-use crate::fabrics::fabric::{self, Domain, Ep, Info, library};
+use crate::fabrics::fabric::{self, Domain, Ep, Info};
 use crate::fabrics::nearest::this_machine;
 use crate::fabrics::search;
 use crate::providers::address::{self, RawAddr};
@@ -27,9 +27,9 @@ use na_core::hosts::own_address::Wanted;
 use na_core::loopback::{Loopback, Outcome, Queued};
 use na_core::matching::Kind;
 use na_core::{
-    Access, Addr, Completion, DevicePieces, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerLink, PeerStats, Refused, RegionTable,
-    RemoteMem, Tag, Transfer, Uri,
+    Access, Addr, Completion, DevicePieces, Endpoint, EndpointStats, Error, LargeBuffers, Limits,
+    LocalMem, MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerLink, PeerStats, Refused,
+    RegionTable, RemoteMem, Tag, Transfer, Uri,
 };
 use prim::fork::Process;
 use prim::lock::{BiasedGuard, BiasedLock};
@@ -114,10 +114,6 @@ impl Wait {
 }
 
 impl OfiEndpoint {
-    pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
-        Self::open_through(uri, options, Setup::default(), library)
-    }
-
     /// Opens an endpoint through the library that `library` returns, which is called once it is
     /// needed.
     pub(super) fn open_through(

@@ -1,5 +1,5 @@
-//! A libfabric without devices, for the tests of what is above: InfiniBand whose adapters move memory
-//! of GPUs, or not.
+//! A libfabric without devices, for the tests of what is above: InfiniBand whose adapters move
+//! memory of GPUs, or not.
 
 use ofi_sys::raw;
 

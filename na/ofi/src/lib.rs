@@ -78,6 +78,7 @@ use self::fabrics::{fabric, search};
 use self::providers::provider;
 use na_core::group::check_shards;
 use na_core::{Device, Endpoint, Error, OpenOptions, Plugin, Uri};
+use ofi_sys::Library;
 
 /// The plugin.
 ///
@@ -128,7 +129,7 @@ impl Plugin for Ofi {
     }
 
     fn devices(&self) -> Result<Vec<Device>, Error> {
-        Ok(search::devices(fabric::library()?))
+        Ok(search::devices(library()?))
     }
 
     fn check(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<(), Error> {
@@ -136,7 +137,8 @@ impl Plugin for Ofi {
     }
 
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
-        let opened = endpoint::OfiEndpoint::open(uri, options);
+        let setup = endpoint::Setup::default();
+        let opened = endpoint::OfiEndpoint::open_through(uri, options, setup, library);
         Ok(Arc::new(opened.map_err(|error| of_address(uri, error))?))
     }
 
@@ -145,7 +147,7 @@ impl Plugin for Ofi {
         if !(options.request_mem_device && provider.hmem) {
             return Ok(false);
         }
-        let library = fabric::library()?;
+        let library = library()?;
         let provider = provider.in_version(library.version());
         let found = endpoint::find(library, provider, uri, options)?;
         Ok(search::moves_device_memory(found.first()))
@@ -172,6 +174,15 @@ impl Plugin for Ofi {
         }
         Ok(vec![self.open(uri, options)?])
     }
+}
+
+/// libfabric, or what stands in for it on this thread in tests of what is above.
+fn library() -> Result<&'static Library, Error> {
+    #[cfg(any(test, feature = "fake"))]
+    if let Some(library) = fake::of_this_thread() {
+        return Ok(library);
+    }
+    fabric::library()
 }
 
 /// Adds the address that was to be opened to an error of libfabric.

@@ -116,10 +116,13 @@ fn pieces_are_one_range_and_small_memory_of_the_host_comes_with_its_handle() {
     assert!(got[2..] == all[1..649_999] && staged(&two) == 0);
     // By way of a handle that has the bytes with it.
     let small = two.owner.expose(pattern(64, 9), Access::ReadOnly).unwrap();
-    two.owner.serve(margo::Rpc::<(), margo::Bulk>::new("small")).returning({
-        let bulk = small.bulk().clone();
-        move |_| bulk.clone()
-    }).unwrap();
+    two.owner
+        .serve(margo::Rpc::<(), margo::Bulk>::new("small"))
+        .returning({
+            let bulk = small.bulk().clone();
+            move |_| bulk.clone()
+        })
+        .unwrap();
     let small_there = two.peer.forward(margo::Rpc::<(), margo::Bulk>::new("small"), &target, &());
     let small_there = small_there.unwrap();
     assert!(small_there.eager_data().is_some());

@@ -70,7 +70,16 @@ pub struct RawSegment {
     pub len: usize,
 }
 
-/// The maker of a device, and so the library that knows its memory. Counterpart: `na_mem_type`.
+/// The maker of a device, and so the library that knows its memory.
+///
+/// ```
+/// # use na_core as na;
+/// use na::DeviceKind;
+///
+/// assert_ne!(DeviceKind::Cuda, DeviceKind::Rocm);
+/// ```
+///
+/// Counterpart: `na_mem_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
     /// NVIDIA.

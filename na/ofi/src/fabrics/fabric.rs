@@ -43,10 +43,6 @@ const TAG_BYTES: usize = 4;
 ///
 /// [`Error::Unavailable`] with what was tried.
 pub(crate) fn library() -> Result<&'static Library, Error> {
-    #[cfg(feature = "fake")]
-    if let Some(library) = crate::fake::of_this_thread() {
-        return Ok(library);
-    }
     static LIBRARY: std::sync::OnceLock<Result<Library, String>> = std::sync::OnceLock::new();
     let opened = LIBRARY.get_or_init(|| Library::open().map_err(|error| error.to_string()));
     opened.as_ref().map_err(|reason| unavailable(reason.clone()))

@@ -337,10 +337,9 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
 }
 
-/// The library, on a thread that calls [`Fake::with`].
-#[cfg(feature = "fake")]
+/// The library, while this thread is [with](Fake::with) a network.
 pub(super) fn of_this_thread() -> Option<&'static Library> {
-    CURRENT.with_borrow(|current| current.as_ref().map(|_| library::library()))
+    CURRENT.with_borrow(|current| current.as_ref().map(|_shared| library::library()))
 }
 
 /// A network.

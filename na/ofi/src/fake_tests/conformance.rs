@@ -94,7 +94,7 @@ mod verbs {
     na_core::conformance! { OPEN; wakers }
 }
 
-/// The same with adapters that are asked to move memory of GPUs.
+/// Adapters that are asked to move memory of GPUs.
 mod cxi_with_gpus {
     use super::*;
 

@@ -147,11 +147,12 @@ fn bytes_move_between_gpus_and_hosts_in_each_direction() {
         let host = b.register(pattern(3), Access::ReadWrite);
         let to = a.addr_of(&b);
         let remote = a.told(&b, &host);
-        let moved = |put, local: &LocalMem, local_offset, remote: &RemoteMem, remote_offset, len| {
-            let (local, remote) = (local.clone(), remote.clone());
-            let transfer = Transfer { local, local_offset, remote, remote_offset, len };
-            sent(both(&a, &b, &a, a.transfer(put, &to, transfer)))
-        };
+        let moved =
+            |put, local: &LocalMem, local_offset, remote: &RemoteMem, remote_offset, len| {
+                let (local, remote) = (local.clone(), remote.clone());
+                let transfer = Transfer { local, local_offset, remote, remote_offset, len };
+                sent(both(&a, &b, &a, a.transfer(put, &to, transfer)))
+            };
         moved(false, &local, 0, &remote, 0, BYTES as u64).unwrap();
         assert!(here.bytes() == pattern(3), "{uri}");
         here.fill(&pattern(5));
