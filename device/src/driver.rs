@@ -159,6 +159,11 @@ impl Driver {
         DRIVER.get_or_init(|| Self::open(DriverKind::LevelZero)).clone()
     }
 
+    /// Returns whether both are one driver, whose devices may copy to each other.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Returns the drivers of this machine, or why one cannot be used: one for each kind that this
     /// build knows, NVIDIA's first.
     pub fn all() -> Vec<Result<Self, DeviceError>> {
@@ -551,6 +556,11 @@ impl Device {
         Ok(Entered { device: self, _stays: PhantomData })
     }
 
+    /// The context, which lives as long as `self`.
+    pub(crate) fn context(&self) -> CUcontext {
+        self.0.context
+    }
+
     pub(crate) fn number(&self) -> CUdevice {
         self.0.number
     }
@@ -572,7 +582,7 @@ impl Device {
 impl PartialEq for Device {
     fn eq(&self, other: &Self) -> bool {
         let (one, two) = (&self.0, &other.0);
-        Arc::ptr_eq(&one.driver.0, &two.driver.0) && one.info.index == two.info.index
+        one.driver.is(&two.driver) && one.info.index == two.info.index
     }
 }
 

@@ -248,6 +248,12 @@ functions! {
     cuMemcpyDtoDAsync = "cuMemcpyDtoDAsync_v2" | "hipMemcpyDtoDAsync"(
         to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream,
     );
+    // HIP's takes numbers of devices in place of contexts, and is not called: there the one above
+    // copies between devices, too.
+    cuMemcpyPeerAsync = "cuMemcpyPeerAsync" | "hipMemcpyPeerAsync"(
+        to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext,
+        bytes: usize, stream: CUstream,
+    );
     cuStreamCreate = "cuStreamCreate" | "hipStreamCreateWithFlags"(
         stream: *mut CUstream, flags: c_uint,
     );

@@ -321,6 +321,11 @@ impl State {
         (offset.checked_add(bytes)? <= mapped.bytes).then_some((mapped, offset))
     }
 
+    /// The device that memory is of, or mapped for.
+    fn device_of(&self, at: u64) -> Option<usize> {
+        self.mapped(at, 0).map(|(mapped, _)| mapped.device)
+    }
+
     fn view(&self, at: u64, bytes: usize) -> Option<usize> {
         self.mapped(at, bytes).map(|(mapped, offset)| mapped.block.view + offset)
     }

@@ -9,6 +9,7 @@
 //! | device | host, of any peer | each chunk is an ordinary transfer of a buffer of ours (`carriers.rs`) |
 //! | host | device | the owner is asked to do just that (`owner.rs`): its side is the first row, with memory that is lent to it for as long |
 //! | device | device, of a process of this host | if both allow it, the owner maps our memory, and copies by its device (`lend.rs`, `mapped.rs`) |
+//! | device | device, of this instance | the device copies, also to another device (`within.rs`) |
 //! | device | device, of others | the first row, whose transfers of buffers are the second |
 //!
 //! A transfer is a ULT of the pool of progress, which never waits in a call of the driver, and ends
@@ -32,6 +33,7 @@ pub(crate) mod lend;
 pub(crate) mod mapped;
 pub(crate) mod owner;
 pub(crate) mod start;
+pub(crate) mod within;
 
 /// Opens the devices of these names, or all if there are none; it takes its time. `drivers`: others
 /// than those of the machine. A name is looked for with each driver, NVIDIA's first.

@@ -155,7 +155,7 @@ impl StagedTransfer {
         let Some(segments) = segments else {
             return Err(BulkError::OfDevice);
         };
-        if self.by_device(&segments)? {
+        if self.within_instance(&segments)? || self.by_device(&segments)? {
             return Ok(());
         }
         let term = self.term();
