@@ -159,11 +159,6 @@ impl Driver {
         DRIVER.get_or_init(|| Self::open(DriverKind::LevelZero)).clone()
     }
 
-    /// Returns whether both are one driver, whose devices may copy to each other.
-    pub fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
     /// Returns the drivers of this machine, or why one cannot be used: one for each kind that this
     /// build knows, NVIDIA's first.
     pub fn all() -> Vec<Result<Self, DeviceError>> {
@@ -582,7 +577,7 @@ impl Device {
 impl PartialEq for Device {
     fn eq(&self, other: &Self) -> bool {
         let (one, two) = (&self.0, &other.0);
-        one.driver.is(&two.driver) && one.info.index == two.info.index
+        Arc::ptr_eq(&one.driver.0, &two.driver.0) && one.info.index == two.info.index
     }
 }
 

@@ -93,8 +93,8 @@ impl MemoryAttr {
             return Ok(());
         }
         Err(HgError::Bulk(format!(
-            "{self} cannot be moved: transports move host memory only, and an instance what a \
-             device::DeviceMemory describes; expose that, or copy the bytes to host memory"
+            "{self} cannot be moved: this transport moves host memory only, and an instance what \
+             a device::DeviceMemory describes; expose that, or copy the bytes to host memory"
         )))
     }
 }

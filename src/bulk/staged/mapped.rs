@@ -1,5 +1,6 @@
 //! Device memory of peers of this host that is mapped here, for as long as they hold it, and copies
-//! between it and device memory of ours. See `lend.rs`, which has the other side.
+//! between it and device memory of ours. See `lend.rs`, which has the other side. The copies are
+//! those within an instance, too (`within.rs`).
 //!
 //! A mapping ends when its owner takes it back, revokes the memory, gives up or dies, or when this
 //! instance ends; copies that are under way are waited for first.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use device::DriverKind;
-use hg::{BulkOp, HgError};
+use hg::{BulkOp, HgError, MemoryKind};
 
 use crate::BulkError;
 use crate::bulk::staged::mapped::{Direct, OtherPart};
@@ -19,7 +19,7 @@ impl StagedTransfer {
         segments: &Arc<DeviceSegments>,
     ) -> Result<bool, BulkError> {
         let inner = self.instance.inner();
-        if self.peer != self.instance.self_addr() || self.local.is_empty() {
+        if self.peer != self.instance.self_addr() || !self.may_reach(segments) {
             return Ok(false);
         }
         let Some(key) = self.remote.own_device_key(&**inner.core.endpoint()) else {
@@ -32,16 +32,6 @@ impl StagedTransfer {
             return Ok(false);
         };
         let Some(there) = segments_of(&lease) else { return Ok(false) };
-        let may_reach = match (segments.device(), there.device()) {
-            (Some(one), Some(other)) => {
-                let (driver, others) = (one.driver(), other.driver());
-                one == other || (driver.kind() == DriverKind::Cuda && driver.is(others))
-            }
-            _ => false,
-        };
-        if !may_reach {
-            return Ok(false);
-        }
         let parts = there.parts(self.remote_offset..self.remote_offset + len);
         let theirs = parts.map(|part| {
             let (memory, offset, len) = (part.memory.clone(), part.offset, part.len);
@@ -65,5 +55,18 @@ impl StagedTransfer {
             None => BulkError::Transfer { peer: peer(), source: HgError::Bulk(what) },
         });
         copied.map(|()| true)
+    }
+
+    /// Returns whether the device of the local memory copies from and to that of the other, as far
+    /// as the handle says.
+    fn may_reach(&self, segments: &DeviceSegments) -> bool {
+        let Some((own, attr)) = segments.device().zip(self.remote.attr()) else { return false };
+        let is_same = own.info().index == u32::from(attr.device());
+        match (own.driver().kind(), attr.kind()) {
+            (DriverKind::Cuda, MemoryKind::Cuda) => true,
+            (DriverKind::Hip, MemoryKind::Rocm) => is_same,
+            (DriverKind::LevelZero, MemoryKind::LevelZero) => is_same,
+            _ => false,
+        }
     }
 }
