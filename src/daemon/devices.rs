@@ -80,6 +80,30 @@ mod tests {
     }
 
     #[test]
+    fn devices_of_several_drivers_are_made_ready() {
+        use device::DriverKind;
+        use device::fake::Fake;
+
+        let (nvidia, amd) = (Fake::new(1, 1), Fake::new(2, 2));
+        let told = |devices: &str| {
+            let document = format!(
+                r#"{{ "mercury": {{ "na_request_mem_device": true }},
+                     "margo": {{ "device": {{ "devices": [{devices}] }} }} }}"#
+            );
+            let resolved = Config::from_json(&document).unwrap().resolve(&|_| None).unwrap();
+            let drivers = vec![nvidia.driver().unwrap(), amd.driver_of(DriverKind::Hip).unwrap()];
+            explain(&resolved, Some(drivers))
+        };
+        assert_eq!(told("").unwrap().len(), 1 + 2 + 1);
+        // The first is NVIDIA's, which has no second one.
+        let before = (nvidia.in_use(), amd.in_use());
+        assert_eq!(told(r#""0", "1""#).unwrap().len(), 2 + 1);
+        assert_eq!((nvidia.in_use(), amd.in_use()), before);
+        let error = told(r#""2""#).unwrap_err();
+        assert_eq!(error.matches("no device 2").count(), 2, "{error}");
+    }
+
+    #[test]
     fn it_is_told_what_moves_the_memory() {
         use na::ofi::fake_fabric::Fabric;
 

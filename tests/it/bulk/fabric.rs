@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use device::DeviceMemory;
 use device::fake::Fake;
+use device::{DeviceMemory, DriverKind};
 use margo::bulk_memory::Terms;
 use margo::config::Config;
 use margo::{Access, BulkError, Instance, InstanceBuilder, ProviderHandle, device};
@@ -84,13 +84,17 @@ fn memory_that_the_fabric_does_not_take_goes_through_buffers() {
         drop(exposed);
         two.end();
     }
-    // Of a device whose kernels may not see what an adapter has written.
-    let fabric = Fabric::new(true);
-    let two = two(&fabric);
-    two.fakes.iter().for_each(|fake| fake.order_writes(false));
-    moves(&two);
-    assert!(registered(&fabric) == 0 && staged(&two) > 0);
-    two.end();
+    // Of a device whose kernels may not see what an adapter has written, or whose driver does not
+    // tell.
+    for kind in [DriverKind::Cuda, DriverKind::Hip] {
+        let fabric = Fabric::new(true);
+        let mut two = two(&fabric);
+        two.fakes.iter().for_each(|fake| fake.order_writes(kind == DriverKind::Hip));
+        two.drivers = [0, 1].map(|side: usize| two.fakes[side].driver_of(kind).unwrap());
+        moves(&two);
+        assert!(registered(&fabric) == 0 && staged(&two) > 0, "{kind:?}");
+        two.end();
+    }
 }
 
 #[test]
