@@ -1,26 +1,24 @@
-//! A libfabric without devices, for the tests of what is above: InfiniBand whose adapters move
+//! A libfabric without devices, for the tests of what is above: Slingshot, whose adapters move
 //! memory of GPUs, or not.
 
 use ofi_sys::raw;
 
 use crate::fake::{Call, Device, Fake};
 
-/// A network of such adapters. What was done against libfabric's man pages is a panic when it is
-/// dropped.
+/// A network of such adapters. What was done against libfabric's man pages, and what is still open,
+/// is a panic when it is dropped.
 #[derive(Debug)]
 pub struct Fabric(Fake);
 
 impl Fabric {
     /// The address that opens an endpoint there.
-    pub const URI: &str = "ofi+verbs://127.0.0.1:0";
+    pub const URI: &str = "ofi+cxi://cxi0";
 
     /// A network, whose provider moves memory of GPUs for those who ask for that, or lacks it.
     pub fn new(hmem: bool) -> Self {
-        let fake = Fake::new(Device { hmem, ..Device::verbs() });
+        let fake = Fake::new(Device { hmem, ..Device::cxi() });
         fake.state().shuffles = true;
         fake.state().again_one_in = 5;
-        // RxM does not survive it otherwise.
-        fake.state().leaves_open = true;
         Self(fake)
     }
 

@@ -211,10 +211,7 @@ fn what_fails_is_cancelled_or_was_taken_back_is_an_error() {
     assert!(matches!(error, BulkError::Transfer { .. }), "{error}");
     let error = two.peer.push(&owner, exposed.bulk(), 0, &mut local, 0..10).unwrap_err();
     assert!(error.to_string().contains("does not allow writing"), "{error}");
-    // The connection that has failed is made anew.
-    until("another connection", || {
-        two.peer.pull(&owner, exposed.bulk(), 0, &mut local, 0..3 << 20).is_ok()
-    });
+    two.peer.pull(&owner, exposed.bulk(), 0, &mut local, 0..3 << 20).unwrap();
     assert!(bytes_of(&here) == all);
 
     // The adapter goes on with what has begun, and so long it has the memory.
@@ -232,5 +229,41 @@ fn what_fails_is_cancelled_or_was_taken_back_is_an_error() {
     two.peer.pull(&owner, &gone, 0, &mut local, 0..10).unwrap_err();
     assert!(local.release_timed(Duration::from_secs(60)).is_ok());
     drop(here);
+    two.end();
+}
+
+/// Both directions at once, by several requests, until one side ends in their midst.
+#[test]
+fn requests_go_on_beside_each_other_until_an_instance_ends() {
+    let fabric = Fabric::new(true);
+    let two = two(&fabric);
+    let sides = [&two.owner, &two.peer];
+    let all = [1, 2].map(|seed| pattern(2 << 20, seed));
+    let there = [0, 1].map(|side: usize| {
+        sides[side].expose(two.memory(side, &all[side]), Access::ReadOnly).unwrap()
+    });
+    let start = |at: usize| {
+        let (own, other) = (at % 2, 1 - at % 2);
+        let memory = two.memory(own, &vec![0; 2 << 20]);
+        let local = sides[own].expose(memory.clone(), Access::ReadOnly).unwrap();
+        let peer = sides[own].lookup(sides[other].self_addr().uri()).unwrap();
+        let bulk = there[other].bulk();
+        (memory, sides[own].bulk(&peer, bulk).start_pull(0, local, 0..2 << 20))
+    };
+    let started: Vec<_> = (0..8).map(start).collect();
+    for (at, (memory, request)) in started.into_iter().enumerate() {
+        request.wait().0.unwrap();
+        assert!(bytes_of(&memory) == all[1 - at % 2], "{at}");
+    }
+    assert_eq!(staged(&two), 0);
+    let before = fabric.counts().1;
+    fabric.hold(true);
+    let (memory, request) = start(1);
+    until("a transfer", || fabric.counts().1 > before);
+    two.peer.finalize();
+    let (result, local) = request.wait();
+    assert!(result.is_err());
+    fabric.hold(false);
+    drop((memory, there, local));
     two.end();
 }
