@@ -10,7 +10,7 @@ use ult::Eventual;
 use crate::InstanceMemory;
 use crate::bulk::staged;
 use crate::memory::buffer::{LOST, comes_back, revoke};
-use crate::memory::device::{attr_of, segments_of};
+use crate::memory::device::{attr_of, register};
 use crate::support::log::log;
 use crate::{
     BulkBuffer, BulkError, BulkPool, BulkPoolError, BulkPoolSpec, BulkSegments, Exposable, Exposed,
@@ -126,8 +126,7 @@ impl Instance {
         let regions = &self.inner().devices.regions;
         let mut memory = regions.register(data.into_memory(), access).map_err(failed)?;
         let endpoint = self.inner().core.endpoint();
-        let is_moved = !asked
-            && segments_of(&memory).is_some_and(|segments| segments.register(&**endpoint, &memory));
+        let is_moved = !asked && register(&**endpoint, &memory);
         if !is_moved && !is_asked {
             // For transfers of our own alone: nobody can ask.
             let back = comes_back(&revoke(memory)).ok_or_else(|| refused(LOST.to_owned()))?;

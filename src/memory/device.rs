@@ -54,28 +54,6 @@ impl DeviceSegments {
         Self { pieces, len, lent: LentPieces::default(), by_transport: AtomicBool::new(false) }
     }
 
-    /// Registers it with the transport, as what `memory` stands for, if that moves such memory.
-    /// `false`: buffers are the way.
-    pub(crate) fn register(&self, endpoint: &dyn Endpoint, memory: &LocalMem) -> bool {
-        let Some(device) = self.device() else { return false };
-        // A completion tells the host; else nobody would know when the device has the bytes.
-        if !endpoint.moves_device_memory() || !device.info().orders_writes {
-            return false;
-        }
-        let pieces = self.pieces.iter();
-        let place = DevicePieces {
-            kind: kind_of(device.driver().kind()),
-            device: device.info().index,
-            pieces: pieces.map(|(_, memory)| (memory.address(), memory.len())).collect(),
-        };
-        let registered = endpoint.register_device(memory, &place).inspect_err(|error| {
-            let device = device.info().index;
-            tracing::debug!(device, %error, "memory of a device goes through buffers");
-        });
-        self.by_transport.store(registered.is_ok(), Ordering::Relaxed);
-        registered.is_ok()
-    }
-
     /// Returns whether the transport moves it by itself.
     pub(crate) fn is_by_transport(&self) -> bool {
         // Relaxed: whoever has the memory got it from whoever has set this.
@@ -110,6 +88,34 @@ impl DeviceSegments {
 /// The device memory that registered memory stands for, if it does.
 pub(crate) fn segments_of(memory: &LocalMem) -> Option<&DeviceSegments> {
     memory.elsewhere()?.downcast_ref()
+}
+
+/// Registers device memory with the transport, if that moves such memory by itself. `false`:
+/// buffers are the way.
+pub(crate) fn register(endpoint: &dyn Endpoint, memory: &LocalMem) -> bool {
+    let Some(segments) = segments_of(memory) else { return false };
+    let Some(device) = segments.device() else { return false };
+    let info = device.info();
+    // A completion tells the host; else nobody would know when the device has the bytes.
+    if !endpoint.moves_device_memory() || !info.orders_writes {
+        return false;
+    }
+    let pieces = segments.pieces.iter();
+    let place = DevicePieces {
+        kind: kind_of(device.driver().kind()),
+        device: info.index,
+        pieces: pieces.map(|(_, memory)| (memory.address(), memory.len())).collect(),
+    };
+    // SAFETY: each piece is memory of the device for as long as its `DeviceMemory`, which the
+    // segments hold, and the region that `memory` is of holds them; whoever has exposed it has
+    // agreed to that access, and to transfers of its own.
+    let registered = unsafe { endpoint.register_device(memory, &place) };
+    if let Err(error) = &registered {
+        tracing::debug!(device = info.index, %error, "memory of a device goes through buffers");
+    }
+    // Relaxed: nobody else has the memory yet.
+    segments.by_transport.store(registered.is_ok(), Ordering::Relaxed);
+    registered.is_ok()
 }
 
 fn kind_of(driver: DriverKind) -> DeviceKind {

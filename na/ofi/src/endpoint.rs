@@ -576,7 +576,11 @@ impl Endpoint for OfiEndpoint {
         self.hmem
     }
 
-    fn register_device(&self, memory: &LocalMem, pieces: &DevicePieces) -> Result<(), Error> {
+    unsafe fn register_device(
+        &self,
+        memory: &LocalMem,
+        pieces: &DevicePieces,
+    ) -> Result<(), Error> {
         if !self.hmem {
             let reason = format!("provider {} moves no memory of devices here", self.provider.name);
             return Err(Error::Unavailable { transport: "ofi", reason });
@@ -585,7 +589,8 @@ impl Endpoint for OfiEndpoint {
             let core = self.open_core()?;
             (core.registry.clone(), core.domain.clone())
         };
-        let registered = registry.register_device(&domain, memory, pieces)?;
+        // SAFETY: the caller's.
+        let registered = unsafe { registry.register_device(&domain, memory, pieces) }?;
         self.add(&registry, &domain, registered, memory)
     }
 

@@ -420,14 +420,22 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// in a table of somebody else ([`Memory::elsewhere`]) under a key of its own: from then on it
     /// may be the local side of transfers with others, and [`mem_parts`](Self::mem_parts) describes
     /// it for them. It ends as a registration does, with the region. `pieces`: all of the memory,
-    /// in order, valid for the device for as long as `memory` is; addresses of the host are not
-    /// meant.
+    /// in order.
     ///
     /// # Errors
     ///
     /// [`Error::Unavailable`] where the transport does not do that, as by default; [`Error::Io`]
     /// when the library refuses the memory, [`Error::Closed`]. The memory stays as it was.
-    fn register_device(&self, memory: &LocalMem, pieces: &DevicePieces) -> Result<(), Error> {
+    ///
+    /// # Safety
+    ///
+    /// Until the region gives its memory back, the pieces are memory of that device, which nobody
+    /// minds to be read and written as the access to the region says, and by transfers of our own.
+    unsafe fn register_device(
+        &self,
+        memory: &LocalMem,
+        pieces: &DevicePieces,
+    ) -> Result<(), Error> {
         let _ = (memory, pieces);
         let reason = "it moves no memory of devices by itself".to_owned();
         Err(Error::Unavailable { transport: self.transport(), reason })

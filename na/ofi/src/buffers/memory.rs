@@ -236,7 +236,11 @@ impl Registry {
     /// # Errors
     ///
     /// As there; [`Error::InvalidArgument`] when the pieces are not all of the region.
-    pub(crate) fn register_device(
+    ///
+    /// # Safety
+    ///
+    /// As of [`Endpoint::register_device`](na_core::Endpoint::register_device).
+    pub(crate) unsafe fn register_device(
         &self,
         domain: &Arc<Domain>,
         memory: &LocalMem,
@@ -253,9 +257,9 @@ impl Registry {
         // Our own transfers may read and write it, whatever peers may do.
         let bits = access_bits(memory.access()) | raw::FI_READ | raw::FI_WRITE;
         let place = Place::Device(told.kind, told.device);
-        // SAFETY: valid for the device, by the contract of `Endpoint::register_device`, for as long
-        // as the region is, which keeps it until this is ended; that the library gets at it without
-        // the host's processor is what the kind of memory tells.
+        // SAFETY: by the caller's word it is the device's memory until the region gives it back,
+        // which it does only after this has ended, or never; that it is to be reached by way of the
+        // device, and not by the host's processor, is what the place tells the library.
         unsafe { self.register_pieces(domain, memory, pieces, (bits, place)) }
     }
 

@@ -68,10 +68,16 @@ fn region(table: &RegionTable, len: u64, access: Access) -> LocalMem {
     table.register(Memory::elsewhere(len, Arc::new("a GPU"), ()), access).unwrap()
 }
 
+/// Lets a node register memory of a GPU.
+fn registers(node: &Node, memory: &LocalMem, pieces: &DevicePieces) -> Result<(), Error> {
+    // SAFETY: memory of tests, which stays for the rest of the process.
+    unsafe { node.endpoint.register_device(memory, pieces) }
+}
+
 /// Memory of a GPU that a node has registered.
 fn registered(node: &Node, gpu: &Gpu, ends: &[usize], access: Access) -> LocalMem {
     let memory = region(&RegionTable::default(), gpu.len as u64, access);
-    node.endpoint.register_device(&memory, &gpu.pieces(ends)).unwrap();
+    registers(node, &memory, &gpu.pieces(ends)).unwrap();
     memory
 }
 
@@ -122,7 +128,7 @@ fn who_can_is_asked_and_the_others_are_opened_without() {
         assert!(searches[0].hmem && !searches.last().unwrap().hmem, "{uri}");
         let gpu = Gpu::new(&without, 4096);
         let memory = region(&RegionTable::default(), 4096, Access::ReadOnly);
-        let error = node.endpoint.register_device(&memory, &gpu.pieces(&[4096])).unwrap_err();
+        let error = registers(&node, &memory, &gpu.pieces(&[4096])).unwrap_err();
         assert!(matches!(error, Error::Unavailable { .. }), "{error}");
         assert!(node.endpoint.mem_parts(&memory).is_none());
     }
@@ -197,7 +203,7 @@ fn each_kind_of_device_is_named_as_c_names_it() {
         let gpu = Gpu::new(&fake, 4096);
         let memory = region(&RegionTable::default(), 4096, Access::ReadOnly);
         let pieces = DevicePieces { kind, ..gpu.pieces(&[4096]) };
-        node.endpoint.register_device(&memory, &pieces).unwrap();
+        registers(&node, &memory, &pieces).unwrap();
         let told = fake.state().registrations.last().copied().unwrap();
         assert_eq!((told.base, told.place), (gpu.at, place));
         assert_eq!(told.access & raw::FI_REMOTE_WRITE, 0, "peers may read");
@@ -256,7 +262,7 @@ fn a_registration_that_is_refused_leaves_nothing() {
     // At once, and in the midst: by the library, and when it is bound to the endpoint.
     for (call, after) in [(Call::Register, 0), (Call::Register, 1), (Call::Bind, 1)] {
         fake.refuse_after(after, call, raw::FI_EINVAL);
-        let error = node.endpoint.register_device(&memory, &gpu.pieces(&[4096, 8192]));
+        let error = registers(&node, &memory, &gpu.pieces(&[4096, 8192]));
         assert!(matches!(error, Err(Error::Io { .. })), "{call:?} {after}: {error:?}");
         assert_eq!(fake.count_open(), open, "{call:?} {after}");
         assert!(node.endpoint.mem_parts(&memory).is_none());
@@ -266,10 +272,10 @@ fn a_registration_that_is_refused_leaves_nothing() {
         (memory.clone(), [4096, 8000]),
         (node.register(vec![0; 8192], Access::ReadOnly), [4096, 8192]),
     ] {
-        let error = node.endpoint.register_device(&memory, &gpu.pieces(&ends)).unwrap_err();
+        let error = registers(&node, &memory, &gpu.pieces(&ends)).unwrap_err();
         assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
     }
-    node.endpoint.register_device(&memory, &gpu.pieces(&[4096, 8192])).unwrap();
+    registers(&node, &memory, &gpu.pieces(&[4096, 8192])).unwrap();
     let parts = node.endpoint.mem_parts(&memory).unwrap();
     assert_eq!(node.endpoint.region_told_by(&parts[0].handle), Some((memory.key(), 0)));
     assert_eq!(node.endpoint.region_told_by(&parts[1].handle), Some((memory.key(), 4096)));
