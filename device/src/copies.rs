@@ -8,7 +8,7 @@ use crate::raw::{
     CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING, CUDA_ERROR_NOT_READY, CUdeviceptr, CUevent,
     CUresult, CUstream, Functions,
 };
-use crate::{Device, DeviceError, DeviceMemory};
+use crate::{Device, DeviceError, DeviceMemory, DriverKind};
 
 /// Streams of our own on one device, for copies. Cheap to clone.
 ///
@@ -123,7 +123,9 @@ impl Copies {
         })
     }
 
-    /// Starts to copy `len` bytes between two memories of this device, or of what is mapped there.
+    /// Starts to copy `len` bytes between two memories of this device, or of what is mapped there;
+    /// one may be that of another device of the driver, with which the driver copies from one to
+    /// the other where they reach each other, and else by way of the host.
     ///
     /// # Errors
     ///
@@ -135,11 +137,23 @@ impl Copies {
         len: usize,
     ) -> Result<DeviceCopy, DeviceError> {
         let source = from.at(from_offset, len)?;
-        let copy = |functions: &dyn Functions, at, stream| {
-            // SAFETY: both are within memory that the copy keeps.
-            unsafe { functions.cuMemcpyDtoDAsync(at, source, len, stream) }
+        let (there, here) = (to.device(), from.device());
+        let started = match there != here && there.driver().kind() == DriverKind::Cuda {
+            false => {
+                self.start("cuMemcpyDtoDAsync", (to, to_offset, len), |functions, at, stream| {
+                    // SAFETY: both are within memory that the copy keeps.
+                    unsafe { functions.cuMemcpyDtoDAsync(at, source, len, stream) }
+                })
+            }
+            true => {
+                self.start("cuMemcpyPeerAsync", (to, to_offset, len), |functions, at, stream| {
+                    let (there, here) = (there.context(), here.context());
+                    // SAFETY: as above, and the memory keeps its device, and so the context.
+                    unsafe { functions.cuMemcpyPeerAsync(at, there, source, here, len, stream) }
+                })
+            }
         };
-        let mut copy = self.start("cuMemcpyDtoDAsync", (to, to_offset, len), copy)?;
+        let mut copy = started?;
         copy.source = Some(from.clone());
         Ok(copy)
     }

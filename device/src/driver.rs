@@ -9,9 +9,11 @@ use libloading::os::unix::Library as Opened;
 
 use crate::DeviceError;
 use crate::raw::{
-    self, CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_NO_DEVICE,
-    CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CUDA_SUCCESS, CUcontext, CUdevice,
-    CUresult, Functions, MissingSymbol,
+    self, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
+    CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER, CUDA_ERROR_ECC_UNCORRECTABLE,
+    CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_NO_DEVICE, CUDA_ERROR_OUT_OF_MEMORY,
+    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CUDA_SUCCESS, CUcontext, CUdevice, CUresult, Functions,
+    MissingSymbol,
 };
 
 /// The interface of a driver.
@@ -155,6 +157,18 @@ impl Driver {
     pub fn level_zero() -> Result<Self, DeviceError> {
         static DRIVER: OnceLock<Result<Driver, DeviceError>> = OnceLock::new();
         DRIVER.get_or_init(|| Self::open(DriverKind::LevelZero)).clone()
+    }
+
+    /// Returns the drivers of this machine, or why one cannot be used: one for each kind that this
+    /// build knows, NVIDIA's first.
+    pub fn all() -> Vec<Result<Self, DeviceError>> {
+        vec![
+            Self::cuda(),
+            #[cfg(feature = "hip")]
+            Self::hip(),
+            #[cfg(feature = "level-zero")]
+            Self::level_zero(),
+        ]
     }
 
     fn open(kind: DriverKind) -> Result<Self, DeviceError> {
@@ -313,7 +327,21 @@ impl Driver {
         check("cuDeviceTotalMem", told)?;
         let (name, pci) = (text(&name), text(&pci).to_lowercase());
         let numa_node = numa_node(&pci);
-        Ok(DeviceInfo { index, name, pci, bytes: bytes as u64, numa_node })
+        let orders_writes = self.orders_writes(number);
+        Ok(DeviceInfo { index, name, pci, bytes: bytes as u64, numa_node, orders_writes })
+    }
+
+    /// See [`DeviceInfo::orders_writes`]. A driver that cannot say so is one without.
+    fn orders_writes(&self, number: CUdevice) -> bool {
+        let mut ordering = 0;
+        let attribute = CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING;
+        // Attributes have other numbers elsewhere.
+        self.0.kind == DriverKind::Cuda
+            // SAFETY: a place for a number; a device that exists.
+            && unsafe {
+                self.0.functions.cuDeviceGetAttribute(&raw mut ordering, attribute, number)
+            } == CUDA_SUCCESS
+            && ordering >= CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
     }
 }
 
@@ -457,6 +485,9 @@ pub struct DeviceInfo {
     pub bytes: u64,
     /// The NUMA node that it is next to, if the system tells.
     pub numa_node: Option<u32>,
+    /// The order in which adapters write its memory is kept: kernels see without a flush what the
+    /// host knows to be written. Only memory of such a device is handed to a fabric.
+    pub orders_writes: bool,
 }
 
 impl DeviceInfo {
@@ -467,7 +498,7 @@ impl DeviceInfo {
 
 impl fmt::Display for DeviceInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { index, name, pci, bytes, numa_node } = self;
+        let Self { index, name, pci, bytes, numa_node, .. } = self;
         write!(f, "device {index}: {name} at {pci}, {} MiB", bytes >> 20)?;
         numa_node.map_or(Ok(()), |node| write!(f, ", NUMA node {node}"))
     }
@@ -518,6 +549,11 @@ impl Device {
         let told = unsafe { state.functions.cuCtxPushCurrent(self.0.context) };
         self.check("cuCtxPushCurrent", told)?;
         Ok(Entered { device: self, _stays: PhantomData })
+    }
+
+    /// The context, which lives as long as `self`.
+    pub(crate) fn context(&self) -> CUcontext {
+        self.0.context
     }
 
     pub(crate) fn number(&self) -> CUdevice {

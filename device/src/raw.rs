@@ -109,6 +109,8 @@ values! {
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: c_int = 1;
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE: c_int = 3;
     CU_MEM_ALLOC_GRANULARITY_MINIMUM: c_int = 0;
+    CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING: c_int = 118;
+    CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER: c_int = 100;
 }
 
 /// The function that a symbol is missing for.
@@ -220,6 +222,9 @@ functions! {
     cuDeviceTotalMem = "cuDeviceTotalMem_v2" | "hipDeviceTotalMem"(
         bytes: *mut usize, device: CUdevice,
     );
+    cuDeviceGetAttribute = "cuDeviceGetAttribute" | "hipDeviceGetAttribute"(
+        value: *mut c_int, attribute: c_int, device: CUdevice,
+    );
     cuDevicePrimaryCtxRetain = "cuDevicePrimaryCtxRetain" | "hipDevicePrimaryCtxRetain"(
         context: *mut CUcontext, device: CUdevice,
     );
@@ -242,6 +247,12 @@ functions! {
     );
     cuMemcpyDtoDAsync = "cuMemcpyDtoDAsync_v2" | "hipMemcpyDtoDAsync"(
         to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream,
+    );
+    // HIP's takes numbers of devices in place of contexts, and is not called: there the one above
+    // copies between devices, too.
+    cuMemcpyPeerAsync = "cuMemcpyPeerAsync" | "hipMemcpyPeerAsync"(
+        to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext,
+        bytes: usize, stream: CUstream,
     );
     cuStreamCreate = "cuStreamCreate" | "hipStreamCreateWithFlags"(
         stream: *mut CUstream, flags: c_uint,

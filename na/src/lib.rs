@@ -87,13 +87,16 @@ pub use na_core::{
 pub use na_core::{conformance, group_conformance};
 
 #[cfg(not(loom))]
-pub use self::registry::{check_address, ignored, open, open_group, plugin_for, plugins};
+pub use self::registry::{
+    check_address, ignored, moves_device_memory, open, open_group, plugin_for, plugins,
+};
 #[cfg(not(loom))]
 pub use na_core::{
     Access, Addr, AddrFormat, AllocOptions, Arrival, Certificates, Completion, CopyHelper,
-    DeniedReason, Device, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LingeringMemory,
-    LocalMem, MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerLink, PeerName, PeerStats, PeerUsers,
-    Plugin, Principal, RawSegment, Refused, RegionTable, RemoteKeys, RemoteMem, RunBlocking,
-    SessionChange, SessionNews, SessionObserver, SharedBuffer, SmOptions, Subnet, Tag, TcpOptions,
-    TcpSecurity, Terms, TrafficClass, Transfer, UcxOptions, Uri, WeakMem, run_blocking_by,
+    DeniedReason, Device, DeviceKind, DevicePieces, Endpoint, EndpointStats, Error, LargeBuffers,
+    Limits, LingeringMemory, LocalMem, MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerLink,
+    PeerName, PeerStats, PeerUsers, Plugin, Principal, RawSegment, Refused, RegionTable,
+    RemoteKeys, RemoteMem, RunBlocking, SessionChange, SessionNews, SessionObserver, SharedBuffer,
+    SmOptions, Subnet, Tag, TcpOptions, TcpSecurity, Terms, TrafficClass, Transfer, UcxOptions,
+    Uri, WeakMem, run_blocking_by,
 };

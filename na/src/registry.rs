@@ -140,6 +140,20 @@ pub fn check_address(uri: &str, options: &OpenOptions) -> Result<(), Error> {
     plugin.check(&far, options)
 }
 
+/// Returns whether an endpoint of that address would move memory of devices by itself on this
+/// machine: see [`Endpoint::moves_device_memory`]. Opens nothing.
+///
+/// # Errors
+///
+/// As [`open`].
+pub fn moves_device_memory(uri: &str, options: &OpenOptions) -> Result<bool, Error> {
+    match transports(uri, options)? {
+        // Peers of this host would have to be told of it in another way than others.
+        (.., Some(_near)) => Ok(false),
+        (plugin, far, None) => plugin.moves_device_memory(&far, options),
+    }
+}
+
 /// The transport of `uri`, what it is to open, and the shared memory beside it, if there is to be
 /// one.
 fn transports<'a>(

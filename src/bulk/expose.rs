@@ -10,7 +10,7 @@ use ult::Eventual;
 use crate::InstanceMemory;
 use crate::bulk::staged;
 use crate::memory::buffer::{LOST, comes_back, revoke};
-use crate::memory::device::attr_of;
+use crate::memory::device::{attr_of, register};
 use crate::support::log::log;
 use crate::{
     BulkBuffer, BulkError, BulkPool, BulkPoolError, BulkPoolSpec, BulkSegments, Exposable, Exposed,
@@ -62,8 +62,8 @@ impl Instance {
     /// peers of this host copy faster.
     ///
     /// Memory of a device (a GPU), which is a [`DeviceMemory`](device::DeviceMemory), moves through
-    /// buffers of the host. An instance that does not listen can use it for its own transfers only,
-    /// as peers ask the owner to move it.
+    /// buffers of the host, unless the fabric below moves it by itself. An instance that does not
+    /// listen can use it for its own transfers only, as peers ask the owner to move it.
     ///
     /// Several vectors are one range of bytes to peers, which neither see nor count the vectors;
     /// thousands cost about what one does.
@@ -91,17 +91,19 @@ impl Instance {
     /// Counterpart: `margo_bulk_create`.
     pub fn expose<B: Exposable>(&self, data: B, access: Access) -> Result<Exposed<B>, BulkError> {
         if data.of_device().is_some() {
-            return self.expose_device(data, access, None);
+            return self.expose_device(data, access, None, false);
         }
         self.memory().expose_attr(data, access, MemoryAttr::default())
     }
 
-    /// Not in the transport's table: see `memory/device.rs`.
+    /// Not in the transport's table: see `memory/device.rs`. `asked`: the owner is to be asked for
+    /// each transfer.
     fn expose_device<B: Exposable>(
         &self,
         data: B,
         access: Access,
         attr: Option<MemoryAttr>,
+        asked: bool,
     ) -> Result<Exposed<B>, BulkError> {
         let refused = |what: String| BulkError::Register(HgError::Bulk(what));
         if ult::is_tasklet() {
@@ -115,16 +117,21 @@ impl Instance {
         }
         // A device that has no buffers is told now, and not to the peer.
         pieces.first().map(|first| self.staging(first.device())).transpose()?;
-        let regions = &self.inner().devices.regions;
-        let registered = match staged::owner::serve(self) {
-            Ok(()) => regions.register(data.into_memory(), access),
-            // For transfers of our own alone: nobody can ask.
-            Err(RegisterError::NotListening { .. }) => {
-                regions.register_local(data.into_memory(), access)
-            }
+        let is_asked = match staged::owner::serve(self) {
+            Ok(()) => true,
+            Err(RegisterError::NotListening { .. }) => false,
             Err(error) => return Err(refused(error.to_string())),
         };
-        let memory = registered.map_err(|error| BulkError::Register(HgError::Na(error)))?;
+        let failed = |error| BulkError::Register(HgError::Na(error));
+        let regions = &self.inner().devices.regions;
+        let mut memory = regions.register(data.into_memory(), access).map_err(failed)?;
+        let endpoint = self.inner().core.endpoint();
+        let is_moved = !asked && register(&**endpoint, &memory);
+        if !is_moved && !is_asked {
+            // For transfers of our own alone: nobody can ask.
+            let back = comes_back(&revoke(memory)).ok_or_else(|| refused(LOST.to_owned()))?;
+            memory = regions.register_local(back, access).map_err(failed)?;
+        }
         let bulk = self.inner().core.bulk_handle_attr(&memory, own);
         let bulk = bulk.map_err(BulkError::Register)?;
         Ok(Exposed::new(bulk, memory, Arc::downgrade(self.inner()) as _))
@@ -184,7 +191,7 @@ impl InstanceMemory<'_> {
         attr: MemoryAttr,
     ) -> Result<Exposed<B>, BulkError> {
         if data.of_device().is_some() {
-            return self.instance.expose_device(data, access, Some(attr));
+            return self.instance.expose_device(data, access, Some(attr), false);
         }
         // Before the transport takes addresses of a device for those of this process.
         attr.check().map_err(BulkError::Register)?;
@@ -242,7 +249,10 @@ impl InstanceMemory<'_> {
             let error = HgError::Na(na::Error::Unavailable { transport, reason });
             return Err(BulkError::Register(error));
         }
-        let exposed = self.instance.expose(data, access)?;
+        let exposed = match data.of_device() {
+            Some(_) => self.instance.expose_device(data, access, None, true)?,
+            None => self.instance.expose(data, access)?,
+        };
         // Nobody has its key yet.
         exposed.impose(terms);
         Ok(exposed)

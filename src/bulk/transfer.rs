@@ -156,7 +156,7 @@ impl Instance {
             call.watch.over(&self.inner().monitoring, &call.given_up, &Err(source.clone()));
             failed(source)
         };
-        if memory.elsewhere().is_some() || remote.is_of_device() {
+        if (memory.elsewhere().is_some() || remote.is_of_device()) && self.stages(&plan, memory) {
             let started = self.start_staged(&plan, memory, call);
             call.watch.started();
             return started.map_err(not_started);

@@ -137,6 +137,7 @@ pub fn na_options(resolved: &Resolved) -> na::OpenOptions {
         NaAddrFormat::Native => na::AddrFormat::Native,
     };
     options.ip_subnet = resolved.ip_subnet.and_then(|net| na::Subnet::new(net.ip, net.bits));
+    options.request_mem_device = mercury.na_request_mem_device;
     options.ucx.rendezvous_bytes_min = network.rendezvous_bytes_min;
     options.ucx.remote_keys = match network.remote_keys {
         RemoteKeys::Auto => na::RemoteKeys::Auto,
@@ -521,6 +522,9 @@ mod tests {
             let document = format!(r#"{{ "mercury": {{ "na_addr_format": "{word}" }} }}"#);
             opened_by(&document, |o| o.addr_format = format);
         }
+        opened_by(r#"{ "mercury": { "na_request_mem_device": true } }"#, |o| {
+            o.request_mem_device = true;
+        });
         opened_by(r#"{ "mercury": { "ip_subnet": "10.1.2.3/8" } }"#, |o| {
             o.ip_subnet = na::Subnet::new([10, 0, 0, 0].into(), 8);
         });

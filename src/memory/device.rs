@@ -1,8 +1,9 @@
 //! Memory of devices: how it is registered, and what copies it to memory of the host and back.
 //!
-//! No transport gets to see such memory. It is registered in a table of the instance's own, which
-//! gives it a key, bounds, access rights and terms as other memory has; `bulk/staged` moves the
-//! bytes, through pinned buffers of the host that each device has here.
+//! It is registered in a table of the instance's own, which gives it a key, bounds, access rights
+//! and terms as other memory has; `bulk/staged` moves the bytes, through pinned buffers of the host
+//! that each device has here. A transport whose library moves such memory by itself has it
+//! registered as well, unless it has terms, and is what moves it then.
 //!
 //! | state | touched by | under |
 //! |---|---|---|
@@ -12,11 +13,11 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use device::{Copies, Device, DeviceMemory, DriverKind};
 use hg::{MemoryAttr, MemoryKind};
-use na::RegionTable;
+use na::{DeviceKind, DevicePieces, Endpoint, LocalMem, RegionTable};
 
 use crate::memory::lending::{LentPieces, PeerMappings};
 use crate::memory::pool::BulkPool;
@@ -28,6 +29,8 @@ pub(crate) struct DeviceSegments {
     len: u64,
     /// The peers that have pieces mapped.
     pub(crate) lent: LentPieces,
+    /// The transport moves it by itself. Set before anybody else has the memory.
+    by_transport: AtomicBool,
 }
 
 /// A part of a range that is in one piece.
@@ -48,7 +51,13 @@ impl DeviceSegments {
             (len - memory.len() as u64, memory.clone())
         };
         let pieces = memories.iter().map(piece).collect();
-        Self { pieces, len, lent: LentPieces::default() }
+        Self { pieces, len, lent: LentPieces::default(), by_transport: AtomicBool::new(false) }
+    }
+
+    /// Returns whether the transport moves it by itself.
+    pub(crate) fn is_by_transport(&self) -> bool {
+        // Relaxed: whoever has the memory got it from whoever has set this.
+        self.by_transport.load(Ordering::Relaxed)
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -76,6 +85,47 @@ impl DeviceSegments {
     }
 }
 
+/// The device memory that registered memory stands for, if it does.
+pub(crate) fn segments_of(memory: &LocalMem) -> Option<&DeviceSegments> {
+    memory.elsewhere()?.downcast_ref()
+}
+
+/// Registers device memory with the transport, if that moves such memory by itself. `false`:
+/// buffers are the way.
+pub(crate) fn register(endpoint: &dyn Endpoint, memory: &LocalMem) -> bool {
+    let Some(segments) = segments_of(memory) else { return false };
+    let Some(device) = segments.device() else { return false };
+    let info = device.info();
+    // A completion tells the host; else nobody would know when the device has the bytes.
+    if !endpoint.moves_device_memory() || !info.orders_writes {
+        return false;
+    }
+    let pieces = segments.pieces.iter();
+    let place = DevicePieces {
+        kind: kind_of(device.driver().kind()),
+        device: info.index,
+        pieces: pieces.map(|(_, memory)| (memory.address(), memory.len())).collect(),
+    };
+    // SAFETY: each piece is memory of the device for as long as its `DeviceMemory`, which the
+    // segments hold, and the region that `memory` is of holds them; whoever has exposed it has
+    // agreed to that access, and to transfers of its own.
+    let registered = unsafe { endpoint.register_device(memory, &place) };
+    if let Err(error) = &registered {
+        tracing::debug!(device = info.index, %error, "memory of a device goes through buffers");
+    }
+    // Relaxed: nobody else has the memory yet.
+    segments.by_transport.store(registered.is_ok(), Ordering::Relaxed);
+    registered.is_ok()
+}
+
+fn kind_of(driver: DriverKind) -> DeviceKind {
+    match driver {
+        DriverKind::Hip => DeviceKind::Rocm,
+        DriverKind::LevelZero => DeviceKind::LevelZero,
+        _ => DeviceKind::Cuda,
+    }
+}
+
 /// The attributes of device memory, which is all of one device.
 pub(crate) fn attr_of(memories: &[DeviceMemory]) -> Result<MemoryAttr, String> {
     let Some(first) = memories.first() else {
@@ -88,10 +138,10 @@ pub(crate) fn attr_of(memories: &[DeviceMemory]) -> Result<MemoryAttr, String> {
             "pieces of device {index} and of device {other}: expose each by itself"
         ));
     }
-    let kind = match one.driver().kind() {
-        DriverKind::Hip => MemoryKind::Rocm,
-        DriverKind::LevelZero => MemoryKind::LevelZero,
-        _ => MemoryKind::Cuda,
+    let kind = match kind_of(one.driver().kind()) {
+        DeviceKind::Cuda => MemoryKind::Cuda,
+        DeviceKind::Rocm => MemoryKind::Rocm,
+        DeviceKind::LevelZero => MemoryKind::LevelZero,
     };
     let attr = u16::try_from(index).ok().and_then(|index| MemoryAttr::new(kind, index));
     attr.ok_or_else(|| {

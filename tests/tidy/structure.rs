@@ -64,7 +64,8 @@ const CRATES: &[Limits] = &[
     goals("na/core", "wire_doc base address limits group memory message options endpoint matching \
          loopback hosts conformance"),
     goals("na/kept-signals", ""),
-    goals("na/ofi", "providers fabrics buffers state traffic endpoint wire_doc fake fake_tests"),
+    goals("na/ofi", "providers fabrics buffers state traffic endpoint wire_doc fake fake_fabric \
+         fake_tests"),
     goals("na/ofi-sys", ""),
     goals("na/sim", "base protocol cluster builder endpoint"),
     goals("na/sm", "address mapping wake link transfer peers state progress api \

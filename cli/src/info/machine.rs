@@ -40,20 +40,24 @@ struct Gpu {
     numa_node: Option<u32>,
 }
 
-/// The driver or why it cannot be used, and its GPUs.
-fn gpus(driver: Result<Driver, DeviceError>) -> (String, Vec<Gpu>) {
-    let found = driver.and_then(|driver| Ok((driver.devices()?, driver)));
-    match found {
-        Ok((devices, driver)) => {
-            let gpu = |device: DeviceInfo| {
-                let DeviceInfo { index, name, pci, bytes, numa_node, .. } = device;
-                Gpu { index, name, pci, bytes, numa_node }
-            };
-            let told = format!("{}, {}", driver.file(), driver.interface());
-            (told, devices.into_iter().map(gpu).collect())
+/// The drivers that there are, or why none can be used, and their GPUs.
+fn gpus(drivers: Vec<Result<Driver, DeviceError>>) -> (String, Vec<Gpu>) {
+    let (mut found, mut refused, mut gpus) = (Vec::new(), Vec::new(), Vec::new());
+    let gpu = |device: DeviceInfo| {
+        let DeviceInfo { index, name, pci, bytes, numa_node, .. } = device;
+        Gpu { index, name, pci, bytes, numa_node }
+    };
+    for driver in drivers {
+        match driver.and_then(|driver| Ok((driver.devices()?, driver))) {
+            Ok((devices, driver)) => {
+                found.push(format!("{}, {}", driver.file(), driver.interface()));
+                gpus.extend(devices.into_iter().map(gpu));
+            }
+            Err(error) => refused.push(error.to_string()),
         }
-        Err(error) => (error.to_string(), Vec::new()),
     }
+    let told = if found.is_empty() { refused } else { found };
+    (told.join("; "), gpus)
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -65,7 +69,7 @@ struct HugePages {
 impl Machine {
     pub(crate) fn new() -> Self {
         let uname = rustix::system::uname();
-        let (gpu_driver, gpus) = gpus(Driver::cuda());
+        let (gpu_driver, gpus) = gpus(Driver::all());
         Self {
             kernel: format!(
                 "{} {}",
@@ -117,7 +121,8 @@ impl Machine {
         lines.extend(self.gpus.iter().map(gpu));
         if !self.gpus.is_empty() {
             let ways = "their memory moves through pinned buffers; between processes of one user \
-                        over na+sm that set margo.device.share, by the device alone";
+                        over na+sm that set margo.device.share, by the device alone; over the \
+                        devices marked FI_HMEM below with mercury.na_request_mem_device, by these";
             lines.push(("", ways.to_owned()));
         }
         lines
@@ -181,7 +186,10 @@ mod tests {
 
     #[test]
     fn gpus_are_listed_with_their_driver() {
-        let (told, gpus) = gpus(margo::device::fake::Fake::new(2, 1).driver());
+        let other = margo::device::fake::Fake::new(1, 2);
+        other.fail("cuDeviceGetCount", 0, margo::device::raw::CUDA_ERROR_UNKNOWN);
+        let (told, gpus) =
+            gpus(vec![other.driver(), margo::device::fake::Fake::new(2, 1).driver()]);
         let names: Vec<_> = gpus.iter().map(|gpu| (gpu.index, &*gpu.pci)).collect();
         assert_eq!(names, [(0, "00000000:f0:00.0"), (1, "00000000:f1:00.0")]);
         assert_eq!(told, "the fake driver, CUDA 12.4");

@@ -54,6 +54,8 @@ struct DeviceReport {
     name: String,
     address: String,
     summary: &'static str,
+    /// It moves memory of GPUs by itself.
+    moves_device_memory: bool,
 }
 
 impl Report {
@@ -65,11 +67,12 @@ impl Report {
         result: Result<String, String>,
     ) -> Self {
         let devices = plugin.and_then(|plugin| plugin.devices().ok()).unwrap_or_default();
-        let device = |na::Device { protocol, name, address, summary }| DeviceReport {
-            protocol,
-            name,
-            address,
-            summary,
+        let device = |device: na::Device| DeviceReport {
+            protocol: device.protocol,
+            name: device.name,
+            address: device.address,
+            summary: device.summary,
+            moves_device_memory: device.moves_device_memory,
         };
         Self {
             transport: transport.to_owned(),
@@ -152,8 +155,10 @@ fn print(
 
 /// A line for each, with what they are for below each other.
 fn device_lines(devices: &[DeviceReport]) -> Vec<String> {
-    let named = devices.iter().map(|DeviceReport { protocol, name, address, summary }| {
-        (format!("{protocol}://  {name} ({address})"), summary)
+    let named = devices.iter().map(|device| {
+        let DeviceReport { protocol, name, address, summary, moves_device_memory } = device;
+        let of_gpus = if *moves_device_memory { "; FI_HMEM" } else { "" };
+        (format!("{protocol}://  {name} ({address})"), format!("{summary}{of_gpus}"))
     });
     let named: Vec<_> = named.collect();
     let widest = named.iter().map(|(device, _)| device.chars().count()).max().unwrap_or(0);
@@ -290,11 +295,13 @@ mod tests {
             name: name.to_owned(),
             address: address.to_owned(),
             summary: "TCP",
+            moves_device_memory: name == "lo",
         };
         let lines = device_lines(&[
             device("lo", "::1"),
             device("a_long_name", "fe80:0123:4567:89ab:cdef:0123:4567:89ab"),
         ]);
+        assert!(lines[0].ends_with("  TCP; FI_HMEM"), "{lines:#?}");
         assert!(lines[1].ends_with(":89ab)  TCP"), "{lines:#?}");
         let places: Vec<_> = lines.iter().map(|line| line.rfind("TCP")).collect();
         assert_eq!(places[0], places[1], "{lines:#?}");

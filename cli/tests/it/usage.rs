@@ -531,7 +531,7 @@ fn info_lists_what_libfabric_finds() {
     let ofi = transports.iter().find(|transport| transport["transport"] == "ofi+tcp").unwrap();
     let listed = ofi["devices"].as_array().unwrap();
     assert_eq!(listed.len(), devices.len(), "{ofi}");
-    for na::Device { protocol, name, address, summary } in devices {
+    for na::Device { protocol, name, address, summary, moves_device_memory } in devices {
         let line = format!("{protocol}://  {name} ({address})");
         assert!(ended.stdout.contains(&line), "{line}: {ended:#?}");
         let is_it = |device: &serde_json::Value| {
@@ -539,6 +539,7 @@ fn info_lists_what_libfabric_finds() {
                 && device["name"] == name.as_str()
                 && device["address"] == address.as_str()
                 && device["summary"] == summary
+                && device["moves_device_memory"] == moves_device_memory
         };
         assert!(listed.iter().any(is_it), "{line}: {ofi}");
     }

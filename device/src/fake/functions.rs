@@ -108,6 +108,23 @@ impl Functions for Table {
         }))
     }
 
+    unsafe fn cuDeviceGetAttribute(
+        &self,
+        value: *mut c_int,
+        attribute: c_int,
+        _: CUdevice,
+    ) -> CUresult {
+        code(self.call("cuDeviceGetAttribute").map(|state| {
+            if attribute != CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
+            let ordering = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
+            // SAFETY: a place for the result, by the contract.
+            unsafe { *value = if state.orders_writes { ordering } else { 0 } };
+            CUDA_SUCCESS
+        }))
+    }
+
     unsafe fn cuDevicePrimaryCtxRetain(
         &self,
         context: *mut CUcontext,
@@ -237,9 +254,34 @@ impl Functions for Table {
         bytes: usize,
         stream: CUstream,
     ) -> CUresult {
-        let (from, to) = (Place::Device(from), Place::Device(to));
-        let queued = self.within("cuMemcpyDtoDAsync");
-        code(queued.map(|(mut state, _)| state.queue(stream, Copy { from, to, bytes })))
+        code(self.within("cuMemcpyDtoDAsync").map(|(mut state, _)| {
+            if state.device_of(to) != state.device_of(from) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
+            let (from, to) = (Place::Device(from), Place::Device(to));
+            state.queue(stream, Copy { from, to, bytes })
+        }))
+    }
+
+    unsafe fn cuMemcpyPeerAsync(
+        &self,
+        to: CUdeviceptr,
+        to_context: CUcontext,
+        from: CUdeviceptr,
+        from_context: CUcontext,
+        bytes: usize,
+        stream: CUstream,
+    ) -> CUresult {
+        code(self.within("cuMemcpyPeerAsync").map(|(mut state, _)| {
+            let is_of = |state: &State, at, context: CUcontext| {
+                state.device_of(at).is_some_and(|device| device + 1 == context.addr())
+            };
+            if !is_of(&state, to, to_context) || !is_of(&state, from, from_context) {
+                return CUDA_ERROR_INVALID_CONTEXT;
+            }
+            let (from, to) = (Place::Device(from), Place::Device(to));
+            state.queue(stream, Copy { from, to, bytes })
+        }))
     }
 
     unsafe fn cuStreamCreate(&self, stream: *mut CUstream, _: c_uint) -> CUresult {

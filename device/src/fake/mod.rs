@@ -43,6 +43,7 @@ struct State {
     devices: usize,
     random: fastrand::Rng,
     held: bool,
+    orders_writes: bool,
     /// Contexts that are retained, by device.
     contexts: Vec<usize>,
     /// The contexts that are current, by thread.
@@ -169,6 +170,7 @@ impl Fake {
             devices,
             random: fastrand::Rng::with_seed(seed),
             held: false,
+            orders_writes: true,
             contexts: vec![0; devices],
             current: HashMap::new(),
             memory: BTreeMap::new(),
@@ -223,6 +225,17 @@ impl Fake {
     /// Lets no copy go on, or all again.
     pub fn hold(&self, held: bool) {
         self.state().held = held;
+    }
+
+    /// Lets kernels see what adapters write without a flush, or not.
+    pub fn order_writes(&self, ordered: bool) {
+        self.state().orders_writes = ordered;
+    }
+
+    /// Returns where the bytes of memory of a device are, for an adapter without hardware. It is
+    /// there as long as the memory.
+    pub fn view(&self, at: u64, bytes: usize) -> Option<usize> {
+        self.state().view(at, bytes)
     }
 
     /// Returns what was done wrong so far.
@@ -306,6 +319,11 @@ impl State {
         let (start, mapped) = self.memory.range(..=at).next_back()?;
         let offset = usize::try_from(at - start).ok()?;
         (offset.checked_add(bytes)? <= mapped.bytes).then_some((mapped, offset))
+    }
+
+    /// The device that memory is of, or mapped for.
+    fn device_of(&self, at: u64) -> Option<usize> {
+        self.mapped(at, 0).map(|(mapped, _)| mapped.device)
     }
 
     fn view(&self, at: u64, bytes: usize) -> Option<usize> {

@@ -15,7 +15,7 @@ use crate::HgError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum MemoryKind {
-    /// Memory of the processors. The only kind that transports move by themselves.
+    /// Memory of the processors.
     #[default]
     Host,
     /// NVIDIA.
@@ -93,8 +93,8 @@ impl MemoryAttr {
             return Ok(());
         }
         Err(HgError::Bulk(format!(
-            "{self} cannot be moved: transports move host memory only, and an instance what a \
-             device::DeviceMemory describes; expose that, or copy the bytes to host memory"
+            "{self} cannot be moved: this transport moves host memory only, and an instance what \
+             a device::DeviceMemory describes; expose that, or copy the bytes to host memory"
         )))
     }
 }

@@ -201,9 +201,10 @@ impl Bulk {
         binding: Option<Binding<'_>>,
     ) -> Self {
         let flags = u32::from(memory.access().bits()) | attr.to_flags();
-        // Of what no transport moves, the owner is told the key, and the transport is not asked.
+        // Of what the transport does not move, the owner is told the key.
         let is_here = memory.elsewhere().is_none();
-        let parts = if is_here { endpoint.mem_parts(memory) } else { None }
+        let may_move = is_here || endpoint.moves_device_memory();
+        let parts = if may_move { endpoint.mem_parts(memory) } else { None }
             .filter(|parts| !parts.is_empty());
         let handle;
         let (desc, handles) = match &parts {
@@ -282,14 +283,27 @@ impl Bulk {
         self.0.as_ref().is_some_and(|described| described.attr.kind() != MemoryKind::Host)
     }
 
-    /// Returns the key of memory of a device, by which its owner knows it. `None`: its owner has
-    /// described it in another way.
+    /// Returns the key of memory of a device, by which its owner knows it, whom one has to ask for
+    /// a transfer. `None`: its transport moves it.
     #[doc(hidden)]
     pub fn device_key(&self) -> Option<u64> {
         let described = self.0.as_ref().filter(|_| self.is_of_device())?;
         let [Covered { start: 0, len, handle }] = &*described.handles else { return None };
         let key = described.bytes[handle.clone()].try_into().ok()?;
         (*len == described.len).then(|| u64::from_le_bytes(key))
+    }
+
+    /// As [`device_key`](Self::device_key), also of memory of our own that our transport moves for
+    /// others.
+    #[doc(hidden)]
+    pub fn own_device_key(&self, endpoint: &dyn Endpoint) -> Option<u64> {
+        let of_transport = || {
+            let described = self.0.as_ref()?;
+            let first = &described.bytes[described.handles.first()?.handle.clone()];
+            let (key, start) = endpoint.region_told_by(first)?;
+            (start == 0).then_some(key)
+        };
+        self.device_key().or_else(of_transport)
     }
 
     /// Segments: at the owner, those that the memory was made of, empty ones included; elsewhere,

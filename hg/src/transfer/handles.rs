@@ -15,7 +15,9 @@ impl<T> Core<T> {
     }
 
     /// As [`bulk_handle`](Self::bulk_handle), for memory of a kind and device. Where that is not
-    /// the host's, this layer moves none of it: whoever has registered it does.
+    /// the host's, this layer moves what is
+    /// [registered with the transport](na::Endpoint::register_device), and of other memory none:
+    /// whoever has registered it does.
     ///
     /// # Errors
     ///

@@ -81,6 +81,10 @@ impl<T> Core<T> {
         };
         let started = found.and_then(|peer| {
             check(op, remote, remote_offset, local, local_offset, len)?;
+            // Where owners are not asked, the fabric moves what its handles name.
+            if self.endpoint.asks_owners() || remote.device_key().is_some() {
+                remote.attr().map_or(Ok(()), MemoryAttr::check)?;
+            }
             let parts = match (op, remote.eager_data()) {
                 (BulkOp::Pull, Some(data)) => {
                     copy_eager(data, remote_offset, local, local_offset, len)?;
@@ -253,7 +257,6 @@ fn check(
             )));
         }
     }
-    remote.attr().map_or(Ok(()), MemoryAttr::check)?;
     let Some(access) = remote.access() else { return Ok(()) };
     match op {
         BulkOp::Pull if !access.readable() => {

@@ -67,7 +67,7 @@ pub use self::{
         handles::{LocalMem, Memory, RemoteMem, WeakMem},
         helper::CopyHelper,
         region::{LingeringMemory, RegionTable},
-        segment::{Access, RawSegment},
+        segment::{Access, DeviceKind, DevicePieces, RawSegment},
         terms::Terms,
     },
     message::{LargeBuffers, MsgBuf},

@@ -13,9 +13,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use ofi_sys::{Library, raw};
 use rustix::event::{EventfdFlags, epoll};
 
-use crate::buffers::memory::{self, Registered};
+use crate::buffers::memory::{self, Registered, Registry};
 use crate::fabrics::cxi::AuthKey;
-use crate::fabrics::fabric::{self, Domain, Ep, library};
+use crate::fabrics::fabric::{self, Domain, Ep, Info};
 use crate::fabrics::nearest::this_machine;
 use crate::fabrics::search;
 use crate::providers::address::{self, RawAddr};
@@ -27,13 +27,14 @@ use na_core::hosts::own_address::Wanted;
 use na_core::loopback::{Loopback, Outcome, Queued};
 use na_core::matching::Kind;
 use na_core::{
-    Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerLink, PeerStats, Refused, RegionTable,
-    RemoteMem, Tag, Transfer, Uri,
+    Access, Addr, Completion, DevicePieces, Endpoint, EndpointStats, Error, LargeBuffers, Limits,
+    LocalMem, MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerLink, PeerStats, Refused,
+    RegionTable, RemoteMem, Tag, Transfer, Uri,
 };
 use prim::fork::Process;
 use prim::lock::{BiasedGuard, BiasedLock};
 use prim::lost;
+use prim::sync::Arc;
 
 /// The largest value of [`OpenOptions::message_bytes_max`] that this transport takes, bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -57,6 +58,8 @@ pub(super) struct OfiEndpoint {
     limits: Limits,
     idle_receives_max: usize,
     bulk_path: String,
+    /// Memory of devices may be registered.
+    hmem: bool,
     wait: Option<Wait>,
     process: Process,
 }
@@ -111,10 +114,6 @@ impl Wait {
 }
 
 impl OfiEndpoint {
-    pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
-        Self::open_through(uri, options, Setup::default(), library)
-    }
-
     /// Opens an endpoint through the library that `library` returns, which is called once it is
     /// needed.
     pub(super) fn open_through(
@@ -127,8 +126,7 @@ impl OfiEndpoint {
         let message_bytes_max = options.message_bytes_max;
         let library = library()?;
         let provider = provider.in_version(library.version());
-        let (own, machine) = (Wanted::of(options)?, this_machine());
-        let mut info = search::find(library, provider, uri, &own, &machine)?;
+        let mut info = find(library, provider, uri, options)?;
         info.set_class(options.traffic_class, provider.classes);
         let longest = info.ep_attr().max_msg_size;
         if message_bytes_max > longest {
@@ -140,6 +138,11 @@ impl OfiEndpoint {
         let multi =
             provider.multi_recv(library.version()) && info.first().caps & raw::FI_MULTI_RECV != 0;
         let device = fabric::text(info.domain_attr().name);
+        let hmem = options.request_mem_device && search::moves_device_memory(info.first());
+        if options.request_mem_device && !hmem {
+            let name = provider.name;
+            tracing::info!(domain = device, "{name} moves no memory of GPUs by itself here");
+        }
         let environment = |name: &str| std::env::var(name).ok();
         let auth_key = auth_key.map(|key| key.resolve(&device, environment)).transpose()?;
         if provider.keeps_registrations(environment) {
@@ -178,7 +181,13 @@ impl OfiEndpoint {
                 expected_bytes_max: core.bytes_max(Kind::Expected),
             },
             idle_receives_max: core.idle_receives_max,
-            bulk_path: format!("libfabric {}, provider {}", library.version(), provider.name),
+            bulk_path: format!(
+                "libfabric {}, provider {}{}",
+                library.version(),
+                provider.name,
+                if hmem { ", also of GPUs (FI_HMEM)" } else { "" }
+            ),
+            hmem,
             wait,
             process: Process::current(),
             core: BiasedLock::new(core),
@@ -303,6 +312,10 @@ impl OfiEndpoint {
         core.peer_of(with)?;
         RegionTable::check_transfer(&transfer, put)?;
         if self.is_own(with) {
+            if transfer.local.elsewhere().is_some() {
+                let reason = "memory of a device is not copied within an endpoint".to_owned();
+                return Err(Error::InvalidArgument(reason));
+            }
             let mut transfer = transfer;
             let Transfer { remote, .. } = &transfer;
             let described = remote.native.as_deref().unwrap_or_default();
@@ -358,6 +371,17 @@ impl OfiEndpoint {
         core.retry();
         result
     }
+}
+
+/// The device for an endpoint, as [`check`] has found the rest good.
+pub(super) fn find(
+    library: &'static Library,
+    provider: &'static Provider,
+    uri: &Uri<'_>,
+    options: &OpenOptions,
+) -> Result<Info, Error> {
+    let own = Wanted::of(options)?;
+    search::find(library, provider, uri, &own, &this_machine(), options.request_mem_device)
 }
 
 /// Taking back a key will not end access.
@@ -544,14 +568,35 @@ impl Endpoint for OfiEndpoint {
         };
         let memory = self.regions.register(memory, access)?;
         let registered = registry.register(&domain, &memory)?;
-        if domain.has_mr_mode(raw::FI_MR_ENDPOINT) {
-            // The endpoint is not closed meanwhile.
-            let core = self.core.lock();
-            registry.add(&domain, core.ep.as_ref(), registered, &memory)?;
-        } else {
-            registry.add(&domain, None, registered, &memory)?;
-        }
+        self.add(&registry, &domain, registered, &memory)?;
         Ok(memory)
+    }
+
+    fn moves_device_memory(&self) -> bool {
+        self.hmem
+    }
+
+    unsafe fn register_device(
+        &self,
+        memory: &LocalMem,
+        pieces: &DevicePieces,
+    ) -> Result<(), Error> {
+        if !self.hmem {
+            let reason = format!("provider {} moves no memory of devices here", self.provider.name);
+            return Err(Error::Unavailable { transport: "ofi", reason });
+        }
+        let (registry, domain) = {
+            let core = self.open_core()?;
+            (core.registry.clone(), core.domain.clone())
+        };
+        // SAFETY: the caller's.
+        let registered = unsafe { registry.register_device(&domain, memory, pieces) }?;
+        self.add(&registry, &domain, registered, memory)
+    }
+
+    fn region_told_by(&self, bytes: &[u8]) -> Option<(u64, u64)> {
+        let registry = self.core.lock().registry.clone();
+        memory::first_key(bytes).map(|key| registry.region_of(key, bytes))
     }
 
     fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8> {
@@ -672,6 +717,22 @@ impl Endpoint for OfiEndpoint {
 }
 
 impl OfiEndpoint {
+    /// Keeps a registration, which is bound to the endpoint where it has to be.
+    fn add(
+        &self,
+        registry: &Registry,
+        domain: &Arc<Domain>,
+        registered: Registered,
+        memory: &LocalMem,
+    ) -> Result<(), Error> {
+        if !domain.has_mr_mode(raw::FI_MR_ENDPOINT) {
+            return registry.add(domain, None, registered, memory);
+        }
+        // The endpoint is not closed meanwhile.
+        let core = self.core.lock();
+        registry.add(domain, core.ep.as_ref(), registered, memory)
+    }
+
     fn peer_stats(&self, core: &Core, addr: &Addr) -> PeerStats {
         let reached = addr.state::<Peer>().is_some_and(Peer::was_reached);
         let link = match (reached, core.queues.contains_key(&addr.peer_id())) {

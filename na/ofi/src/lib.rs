@@ -41,8 +41,12 @@
 mod buffers;
 mod endpoint;
 mod fabrics;
-#[cfg(test)]
+#[cfg(any(test, feature = "fake"))]
+#[cfg_attr(not(test), allow(dead_code, unused_imports, reason = "most of it is for tests here"))]
 mod fake;
+#[cfg(feature = "fake")]
+#[doc(hidden)]
+pub mod fake_fabric;
 #[cfg(test)]
 mod fake_tests;
 mod providers;
@@ -74,6 +78,7 @@ use self::fabrics::{fabric, search};
 use self::providers::provider;
 use na_core::group::check_shards;
 use na_core::{Device, Endpoint, Error, OpenOptions, Plugin, Uri};
+use ofi_sys::Library;
 
 /// The plugin.
 ///
@@ -124,7 +129,7 @@ impl Plugin for Ofi {
     }
 
     fn devices(&self) -> Result<Vec<Device>, Error> {
-        Ok(search::devices(fabric::library()?))
+        Ok(search::devices(library()?))
     }
 
     fn check(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<(), Error> {
@@ -132,8 +137,20 @@ impl Plugin for Ofi {
     }
 
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
-        let opened = endpoint::OfiEndpoint::open(uri, options);
+        let setup = endpoint::Setup::default();
+        let opened = endpoint::OfiEndpoint::open_through(uri, options, setup, library);
         Ok(Arc::new(opened.map_err(|error| of_address(uri, error))?))
+    }
+
+    fn moves_device_memory(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<bool, Error> {
+        let (provider, _) = endpoint::check(uri, options)?;
+        if !(options.request_mem_device && provider.hmem) {
+            return Ok(false);
+        }
+        let library = library()?;
+        let provider = provider.in_version(library.version());
+        let found = endpoint::find(library, provider, uri, options)?;
+        Ok(search::moves_device_memory(found.first()))
     }
 
     /// Opens one endpoint, and refuses several: `docs/transports.md` says why.
@@ -157,6 +174,15 @@ impl Plugin for Ofi {
         }
         Ok(vec![self.open(uri, options)?])
     }
+}
+
+/// libfabric, or what stands in for it on this thread in tests of what is above.
+fn library() -> Result<&'static Library, Error> {
+    #[cfg(any(test, feature = "fake"))]
+    if let Some(library) = fake::of_this_thread() {
+        return Ok(library);
+    }
+    fabric::library()
 }
 
 /// Adds the address that was to be opened to an error of libfabric.

@@ -1,5 +1,6 @@
 //! Device memory of peers of this host that is mapped here, for as long as they hold it, and copies
-//! between it and device memory of ours. See `lend.rs`, which has the other side.
+//! between it and device memory of ours. See `lend.rs`, which has the other side. The copies are
+//! those within an instance, too (`within.rs`).
 //!
 //! A mapping ends when its owner takes it back, revokes the memory, gives up or dies, or when this
 //! instance ends; copies that are under way are waited for first.
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use device::{DeviceCopy, DeviceError};
+use device::{DeviceCopy, DeviceError, DeviceMemory};
 use hg::BulkOp;
 use margo_config::{Admission, Overload};
 use na::LocalMem;
@@ -22,7 +23,6 @@ use crate::bulk::staged::lend::{LEND, Lend, Lending, LentPart};
 use crate::bulk::staged::owner::leased;
 use crate::memory::device::{DeviceSegments, Staging};
 use crate::memory::lending::{HELD_WITHIN, MAPPINGS_MAX, MappedMemory, PeerMapping};
-use crate::operation::cancel::CancelToken;
 use crate::{Handle, Instance, RegisterError};
 
 /// How long a descriptor may take that a peer has sent before it holds the memory.
@@ -115,22 +115,29 @@ fn map(request: &Request, mapping: &PeerMapping, gone: &Arc<Eventual<()>>) -> Re
     Ok(())
 }
 
-/// A copy between device memory of ours and what is mapped.
-struct Direct {
-    op: BulkOp,
-    lease: LocalMem,
-    segments: Arc<DeviceSegments>,
-    /// The part of ours.
-    range: Range<u64>,
-    theirs: Vec<MappedPart>,
-    token: CancelToken,
+/// A copy between device memory of ours and other device memory: what is mapped, or our own.
+pub(super) struct Direct {
+    /// As seen from the memory that has the segments.
+    pub(super) op: BulkOp,
+    /// The registrations of what is ours, which stay as long.
+    pub(super) _leases: Vec<LocalMem>,
+    pub(super) segments: Arc<DeviceSegments>,
+    /// The part of it.
+    pub(super) range: Range<u64>,
+    pub(super) theirs: Vec<OtherPart>,
+    /// The registered memory that is written, if it is ours.
+    pub(super) written: Option<LocalMem>,
+    /// Returns whether nobody waits for it any more.
+    pub(super) is_over: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
-/// A part of mapped memory.
-struct MappedPart {
-    memory: Arc<MappedMemory>,
-    offset: usize,
-    len: usize,
+/// A part of the other memory.
+pub(super) struct OtherPart {
+    pub(super) memory: DeviceMemory,
+    pub(super) offset: usize,
+    pub(super) len: usize,
+    /// The mapping, which stays as long.
+    pub(super) _mapping: Option<Arc<MappedMemory>>,
 }
 
 fn copy(
@@ -151,48 +158,52 @@ fn copy(
         let end = offset.checked_add(*len).filter(|end| *end <= mapping.bytes);
         end.ok_or("the parts leave the memory that is lent")?;
         // No truncation: within memory that is mapped.
-        theirs.push(MappedPart { memory, offset: *offset as usize, len: *len as usize });
+        let (offset, len) = (*offset as usize, *len as usize);
+        let (memory, mapping) = (memory.memory().clone(), Some(memory));
+        theirs.push(OtherPart { memory, offset, len, _mapping: mapping });
     }
     // Last, as it counts against the terms of the memory.
     let range = offset..offset.saturating_add(len);
     let (lease, segments) = leased(request, key, push, range.clone())?;
-    let is_of = |part: &MappedPart| segments.device() == Some(part.memory.memory().device());
+    let is_of = |part: &OtherPart| segments.device() == Some(part.memory.device());
     if !theirs.iter().all(is_of) {
         return Err("memory is lent to another device than that of the owner's memory".to_owned());
     }
     let op = if push { BulkOp::Pull } else { BulkOp::Push };
-    Direct { op, lease, segments, range, theirs, token }.run(instance)
+    let written = push.then(|| lease.clone());
+    let (is_over, leases) = (Arc::new(move || token.is_canceled()), vec![lease]);
+    Direct { op, _leases: leases, segments, range, theirs, written, is_over }.run(instance)?;
+    Ok(Lending::Copied)
 }
 
 impl Direct {
-    fn run(self, instance: &Instance) -> Result<Lending, String> {
-        let Some(device) = self.segments.device() else { return Ok(Lending::Copied) };
+    pub(super) fn run(self, instance: &Instance) -> Result<(), String> {
+        let Some(device) = self.segments.device() else { return Ok(()) };
         let staging = instance.staging(device).map_err(|error| error.to_string())?;
         let len = self.range.end - self.range.start;
         let lens = self.theirs.iter().map(|part| part.len as u64);
         if lens.fold(0, u64::saturating_add) != len {
             return Err("the parts that are lent are not as long as the range".to_owned());
         }
-        let written = (self.op == BulkOp::Pull).then(|| self.lease.clone());
+        let (written, is_over) = (self.written.clone(), self.is_over.clone());
         let (mut at, mut done) = (self.range.start, 0);
         // Until the copies are over, whatever becomes of the request.
         let mut kept = Some(self);
         while let Some(own) = kept.take_if(|own| at < own.range.end) {
             let mut copies = Vec::new();
             let started = own.start_batch(&staging, (&mut at, &mut done), &mut copies);
-            let token = own.token.clone();
-            let is_early = || started.is_err() || token.is_canceled();
+            let is_early = || started.is_err() || is_over();
             let ended = finish(copies, own, written.as_ref(), is_early);
             started.map_err(|error| error.to_string())?;
             match ended {
-                Ok(own) if !own.token.is_canceled() => kept = Some(own),
+                Ok(own) if !is_over() => kept = Some(own),
                 Ok(_) | Err(CopyEnd::Left) => return Err("it was given up".to_owned()),
                 Err(CopyEnd::Failed(error)) => return Err(error.to_string()),
             }
         }
         // Relaxed: a count.
         instance.inner().devices.moved.within.fetch_add(len, Ordering::Relaxed);
-        Ok(Lending::Copied)
+        Ok(())
     }
 
     /// Starts copies from `at` on, which is `done` bytes into what is lent.
@@ -215,7 +226,7 @@ impl Direct {
                     continue;
                 }
                 let len = (ours.len - from).min(mapped.len - skip);
-                let there = (mapped.memory.memory(), mapped.offset + skip);
+                let there = (&mapped.memory, mapped.offset + skip);
                 let here = (ours.memory, ours.offset + from);
                 copies.push(match self.op {
                     BulkOp::Pull => staging.copies.start_within(there, here, len)?,

@@ -133,7 +133,8 @@ impl StagedTransfer {
             peer: self.peer.to_string(),
             source: HgError::Bulk(what.to_owned()),
         };
-        let key = match self.remote.device_key() {
+        // What another owner's transport moves does not get here, but for a handle that lies.
+        let key = match self.remote.own_device_key(&**self.instance.inner().core.endpoint()) {
             Some(0) => {
                 return Err(failed(
                     "the owner of the device memory does not listen, so that nobody can ask it to \
@@ -141,12 +142,7 @@ impl StagedTransfer {
                 ));
             }
             Some(key) => key,
-            None => {
-                return Err(failed(
-                    "the owner has described memory of a device as C processes do, which no \
-                     transport here moves: let it push the bytes, or copy them to host memory",
-                ));
-            }
+            None => return Err(failed("the handle names no device memory of its owner")),
         };
         if self.local.is_empty() {
             return Ok(());

@@ -11,7 +11,7 @@ use ult::Eventual;
 use crate::bulk::staged::carriers::Staged;
 use crate::bulk::transfer::Plan;
 use crate::instance::inner::Inner;
-use crate::memory::device::DeviceSegments;
+use crate::memory::device::{DeviceSegments, segments_of};
 use crate::operation::bulk_call::BulkCall;
 use crate::operation::deadline::Deadline;
 use crate::support::why_over::GaveUp;
@@ -51,6 +51,19 @@ impl Drop for CallEnds {
 }
 
 impl Instance {
+    /// Returns whether a transfer in which device memory takes part goes through buffers. The
+    /// others are the transport's, as those of memory of the host.
+    pub(crate) fn stages(&self, plan: &Plan<'_>, memory: &LocalMem) -> bool {
+        let is_moved = match memory.elsewhere() {
+            // What came with the handle is in memory of the host, and copied there.
+            Some(_) if plan.remote.eager_data().is_some() => false,
+            Some(_) => segments_of(memory).is_some_and(DeviceSegments::is_by_transport),
+            None => true,
+        };
+        // A transport copies for its own address by the processor.
+        !is_moved || plan.remote.device_key().is_some() || *plan.peer == self.self_addr()
+    }
+
     /// Starts a transfer as [`start_transfer`](Self::start_transfer) does, in which device memory
     /// takes part.
     pub(crate) fn start_staged(
@@ -142,7 +155,7 @@ impl StagedTransfer {
         let Some(segments) = segments else {
             return Err(BulkError::OfDevice);
         };
-        if self.by_device(&segments)? {
+        if self.within_instance(&segments)? || self.by_device(&segments)? {
             return Ok(());
         }
         let term = self.term();

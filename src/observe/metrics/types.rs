@@ -674,8 +674,8 @@ plain! {
         result_bytes_kept: usize,
         /// Bytes of device memory that this side has copied through buffers of the host.
         device_staged_bytes: u64,
-        /// Bytes that it has copied between its device memory and mapped one of other processes
-        /// (`margo.device.share`).
+        /// Bytes that it has copied between device memories, of its own or mapped ones of other
+        /// processes (`margo.device.share`).
         device_shared_bytes: u64,
         /// Pieces of such memory that are mapped.
         device_mappings: usize,

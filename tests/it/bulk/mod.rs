@@ -6,6 +6,7 @@ mod alloc;
 mod cancel;
 mod cases;
 mod copy_pool;
+mod fabric;
 mod kill;
 mod large;
 mod pool;

@@ -41,7 +41,10 @@ impl Two {
     }
 
     pub(super) fn of(owner: Instance, peer: Instance) -> Self {
-        let fakes = [Fake::new(2, 1), Fake::new(2, 2)];
+        Self::with(owner, peer, [Fake::new(2, 1), Fake::new(2, 2)])
+    }
+
+    pub(super) fn with(owner: Instance, peer: Instance, fakes: [Fake; 2]) -> Self {
         let drivers = [0, 1].map(|side: usize| fakes[side].driver().unwrap());
         Self { owner, peer, fakes, drivers, device: 1 }
     }
@@ -94,7 +97,7 @@ pub(super) const LIMIT: Duration = Duration::from_millis(100);
 const MOVES: [(u64, usize, usize); 6] =
     [(0, 0, 0), (0, 0, 1), (7, 3, 4095), (1, 0, (256 << 10) + 1), (0, 5, 1 << 20), (3, 2, 5 << 20)];
 
-fn moves(two: &Two) {
+pub(super) fn moves(two: &Two) {
     const BYTES: usize = (5 << 20) + 16;
     let owner = two.owner_addr();
     let (theirs, ours) = (pattern(BYTES, 1), pattern(BYTES, 2));
@@ -522,6 +525,52 @@ fn a_release_waits_for_what_has_begun() {
     assert!(buffer[..] == pattern(1 << 20, 1));
     drop(releasing.wait().unwrap());
     two.end();
+}
+
+/// Memory of one instance, of one device and of two: the driver copies.
+#[test]
+fn an_instance_moves_between_its_own_devices_by_their_copies() {
+    for transport in all_asked_for() {
+        let two = Two::new(transport);
+        let (own, here) = (&two.owner, two.owner.self_addr());
+        let all = pattern(3 << 20, 1);
+        let moved = || {
+            let memory = own.metrics().memory;
+            (memory.device_staged_bytes, memory.device_shared_bytes)
+        };
+        let pieces: Vec<_> = all.chunks(1 << 20).map(|part| two.memory(0, part)).collect();
+        let exposed = own.expose(pieces, Access::ReadWrite).unwrap();
+        for (round, device) in [(1, 1), (2, 0)] {
+            let memory = two.drivers[0].device(device).unwrap().alloc(3 << 20).unwrap();
+            memory.write_at(0, &pattern(3 << 20, 2)).unwrap();
+            let mut local = own.expose(memory.clone(), Access::ReadOnly).unwrap();
+            own.pull(&here, exposed.bulk(), 5, &mut local, 7..2_500_000).unwrap();
+            let mut expected = pattern(3 << 20, 2);
+            expected[7..2_500_000].copy_from_slice(&all[5..2_499_998]);
+            assert!(bytes_of(&memory) == expected, "{transport} {device}");
+            // The same bytes back.
+            own.push(&here, exposed.bulk(), 5, &mut local, 7..2_500_000).unwrap();
+            assert_eq!(moved(), (0, round * 2 * 2_499_993), "{transport} {device}");
+            let read_only = own.expose(two.memory(0, &[1; 64]), Access::ReadOnly).unwrap();
+            let error = own.push(&here, read_only.bulk(), 0, &mut local, 0..64).unwrap_err();
+            assert!(error.to_string().contains("does not allow writing"), "{error}");
+            if device == 0 {
+                two.fakes[0].fail("cuMemcpyPeerAsync", 0, raw::CUDA_ERROR_UNKNOWN);
+                let error = own.pull(&here, exposed.bulk(), 0, &mut local, 0..9).unwrap_err();
+                assert!(error.to_string().contains("cuMemcpyPeerAsync"), "{error}");
+            }
+            // A device that does not go on: nobody waits, and the memory comes back after that.
+            two.fakes[0].hold(true);
+            let error = own.bulk(&here, exposed.bulk()).timeout(LIMIT).pull(0, &mut local, 0..9);
+            assert!(matches!(error, Err(BulkError::TimedOut { .. })), "{error:?}");
+            let releasing = local.release_timed(Duration::ZERO).unwrap_err();
+            two.fakes[0].hold(false);
+            drop((releasing.wait().unwrap(), memory));
+        }
+        let back: Vec<_> = exposed.release().unwrap().iter().map(bytes_of).collect();
+        assert!(back.concat() == all);
+        two.end();
+    }
 }
 
 /// Both sides wait for each other's buffers at once.

@@ -5,8 +5,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::{
-    Access, Addr, Completion, EndpointStats, Error, LargeBuffers, LocalMem, MemPart, Memory,
-    MsgBuf, OpId, Principal, Refused, RemoteMem, Tag, Transfer,
+    Access, Addr, Completion, DevicePieces, EndpointStats, Error, LargeBuffers, LocalMem, MemPart,
+    Memory, MsgBuf, OpId, Principal, Refused, RemoteMem, Tag, Transfer,
 };
 
 /// The largest messages that an endpoint can carry.
@@ -407,6 +407,44 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// one by one. Default: none, [`mem_to_bytes`](Self::mem_to_bytes) names all of it.
     fn mem_parts(&self, memory: &LocalMem) -> Option<Vec<MemPart>> {
         let _ = memory;
+        None
+    }
+
+    /// Returns whether the library below moves memory of devices by itself, once that is
+    /// [registered](Self::register_device). Default: no.
+    fn moves_device_memory(&self) -> bool {
+        false
+    }
+
+    /// Registers with the library below the memory of a device that `memory` stands for, which is
+    /// in a table of somebody else ([`Memory::elsewhere`]) under a key of its own: from then on it
+    /// may be the local side of transfers with others, and [`mem_parts`](Self::mem_parts) describes
+    /// it for them. It ends as a registration does, with the region. `pieces`: all of the memory,
+    /// in order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] where the transport does not do that, as by default; [`Error::Io`]
+    /// when the library refuses the memory, [`Error::Closed`]. The memory stays as it was.
+    ///
+    /// # Safety
+    ///
+    /// Until the region gives its memory back, the pieces are memory of that device, which nobody
+    /// minds to be read and written as the access to the region says, and by transfers of our own.
+    unsafe fn register_device(
+        &self,
+        memory: &LocalMem,
+        pieces: &DevicePieces,
+    ) -> Result<(), Error> {
+        let _ = (memory, pieces);
+        let reason = "it moves no memory of devices by itself".to_owned();
+        Err(Error::Unavailable { transport: self.transport(), reason })
+    }
+
+    /// Returns the key of the region of ours that bytes of [`mem_parts`](Self::mem_parts) describe,
+    /// and where in it they begin. Default: nobody describes memory so.
+    fn region_told_by(&self, bytes: &[u8]) -> Option<(u64, u64)> {
+        let _ = bytes;
         None
     }
 

@@ -69,6 +69,18 @@ pub trait Plugin: Send + Sync {
     /// stands for here; [`Error::Unavailable`] or [`Error::Io`]. Nothing is left behind.
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error>;
 
+    /// Returns whether an endpoint of that URI would
+    /// [move memory of devices](Endpoint::moves_device_memory) on this machine. Opens nothing.
+    /// Default: no.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    fn moves_device_memory(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<bool, Error> {
+        let _ = (uri, options);
+        Ok(false)
+    }
+
     /// Opens a group of `shards` endpoints behind one address, one for each core that makes
     /// progress. One shard is the same as [`open`](Self::open).
     ///
@@ -110,7 +122,7 @@ pub trait Plugin: Send + Sync {
 /// use na::{Device, Plugin};
 ///
 /// fn list(transport: &dyn Plugin) -> Result<Vec<String>, na::Error> {
-///     let line = |Device { protocol, name, address, summary }| {
+///     let line = |Device { protocol, name, address, summary, .. }| {
 ///         format!("{protocol}://{address}  {name}: {summary}")
 ///     };
 ///     Ok(transport.devices()?.into_iter().map(line).collect())
@@ -128,4 +140,6 @@ pub struct Device {
     pub address: String,
     /// One line for people: what the protocol is.
     pub summary: &'static str,
+    /// It moves memory of GPUs by itself, as far as the library below says.
+    pub moves_device_memory: bool,
 }

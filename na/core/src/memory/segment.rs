@@ -69,3 +69,44 @@ pub struct RawSegment {
     /// Bytes.
     pub len: usize,
 }
+
+/// The maker of a device, and so the library that knows its memory.
+///
+/// ```
+/// # use na_core as na;
+/// use na::DeviceKind;
+///
+/// assert_ne!(DeviceKind::Cuda, DeviceKind::Rocm);
+/// ```
+///
+/// Counterpart: `na_mem_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// NVIDIA.
+    Cuda,
+    /// AMD.
+    Rocm,
+    /// Intel.
+    LevelZero,
+}
+
+/// The place of memory of a device, for a transport whose library moves such memory by itself
+/// ([`Endpoint::register_device`](crate::Endpoint::register_device)).
+///
+/// ```
+/// # use na_core as na;
+/// use na::{DeviceKind, DevicePieces};
+///
+/// let pieces = vec![(0x7f00_0000_0000, 4096), (0x7f00_0010_0000, 100)];
+/// let place = DevicePieces { kind: DeviceKind::Cuda, device: 0, pieces };
+/// assert_eq!(place.pieces.iter().map(|(_, len)| len).sum::<usize>(), 4196);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DevicePieces {
+    /// The maker of the device.
+    pub kind: DeviceKind,
+    /// Number of the device.
+    pub device: u32,
+    /// Address and length of each piece. The host can read none of them.
+    pub pieces: Vec<(u64, usize)>,
+}

@@ -93,6 +93,12 @@ pub struct OpenOptions {
     /// The RPC layer above is C Mercury's, as in our plugin of it. `na+sm` and `na+tcp` tell peers
     /// so, who then say nothing to it that only an RPC layer of ours understands. Default off.
     pub for_mercury: bool,
+    /// Asks the library below to move memory of devices by itself
+    /// ([`moves_device_memory`](crate::Endpoint::moves_device_memory)), where it can. For ofi.
+    /// Default off.
+    ///
+    /// Counterpart: `request_mem_device` of `na_init_info`.
+    pub request_mem_device: bool,
     /// Settings that only `na+sm` looks at.
     pub sm: SmOptions,
     /// Settings that only `na+tcp` looks at.
@@ -159,6 +165,7 @@ impl Default for OpenOptions {
             unread_answers_total_max: None,
             no_block: false,
             for_mercury: false,
+            request_mem_device: false,
             sm: SmOptions::default(),
             tcp: TcpOptions::default(),
             ucx: UcxOptions::default(),

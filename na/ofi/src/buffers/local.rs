@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 use ofi_sys::raw;
 
 use super::memory::Registry;
-use crate::fabrics::fabric::{Domain, Ep, Mr};
+use crate::fabrics::fabric::{Domain, Ep, Mr, MrRequest, Place};
 use na_core::MsgBuf;
 use prim::sync::Arc;
 
@@ -118,8 +118,10 @@ pub(crate) unsafe fn register(
     start: *mut u8,
     len: usize,
 ) -> Result<Mr, c_int> {
+    let access = raw::FI_SEND | raw::FI_RECV;
+    let request = MrRequest { ptr: start, len, access, place: Place::Host, key: 0 };
     // SAFETY: the caller's.
-    let mr = unsafe { registry.new_mr(domain, (start, len), raw::FI_SEND | raw::FI_RECV) }?;
+    let mr = unsafe { registry.new_mr(domain, request) }?;
     mr.bind_to(ep).map(|()| mr)
 }
 

@@ -14,10 +14,10 @@ use std::sync::PoisonError;
 
 use ofi_sys::raw;
 
-use crate::fabrics::fabric::{Domain, Ep, Mr, MrRequest, failed};
+use crate::fabrics::fabric::{Domain, Ep, Mr, MrRequest, Place, failed};
 use na_core::memory::keys::Keys;
 use na_core::memory::region::EndRegistration;
-use na_core::{Access, Error, LocalMem, RemoteMem};
+use na_core::{Access, DevicePieces, Error, LocalMem, RemoteMem};
 use prim::sync::{Arc, Mutex, RwLock, lock};
 
 /// Bytes of a description before its pieces, and of each piece.
@@ -94,6 +94,21 @@ impl Registered {
         let at = ptr.addr() as u64;
         let holds = |segment: &&Segment| (segment.base..segment.base + segment.len).contains(&at);
         self.segments.iter().find(holds).map(|own| own.mr.desc())
+    }
+
+    /// The address of a byte of the region, and how many of `len` follow it in one piece. For
+    /// memory of a device, which the region itself has no segments of.
+    pub(crate) fn place(&self, offset: u64, len: u64) -> Option<(*mut u8, usize)> {
+        let mut start = 0;
+        for Segment { base, len: own, .. } in &self.segments {
+            if let Some(within) = offset.checked_sub(start).filter(|within| within < own) {
+                // No truncation: no longer than a part.
+                let len = len.min(own - within) as usize;
+                return Some((std::ptr::without_provenance_mut((base + within) as usize), len));
+            }
+            start += own;
+        }
+        None
     }
 
     /// Ends the registration; `false`: not all of it ends.
@@ -209,17 +224,66 @@ impl Registry {
         domain: &Arc<Domain>,
         memory: &LocalMem,
     ) -> Result<Registered, Error> {
+        let pieces = memory.segments().iter().map(|piece| (piece.ptr, piece.len));
+        let bits = access_bits(memory.access());
+        // SAFETY: the region keeps its memory valid for the access it was registered with until
+        // this is ended, by the guard or when it fails, or for good.
+        unsafe { self.register_pieces(domain, memory, pieces, (bits, Place::Host)) }
+    }
+
+    /// As [`register`](Self::register), of memory of a device that the region stands for.
+    ///
+    /// # Errors
+    ///
+    /// As there; [`Error::InvalidArgument`] when the pieces are not all of the region.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Endpoint::register_device`](na_core::Endpoint::register_device).
+    pub(crate) unsafe fn register_device(
+        &self,
+        domain: &Arc<Domain>,
+        memory: &LocalMem,
+        told: &DevicePieces,
+    ) -> Result<Registered, Error> {
+        let bytes = told.pieces.iter().try_fold(0u64, |sum, (at, len)| {
+            at.checked_add(*len as u64).and_then(|_end| sum.checked_add(*len as u64))
+        });
+        if bytes != Some(memory.len()) || memory.elsewhere().is_none() {
+            return Err(Error::InvalidArgument("pieces of other memory of a device".into()));
+        }
+        let pieces = told.pieces.iter();
+        let pieces = pieces.map(|(at, len)| (std::ptr::without_provenance_mut(*at as usize), *len));
+        // Our own transfers may read and write it, whatever peers may do.
+        let bits = access_bits(memory.access()) | raw::FI_READ | raw::FI_WRITE;
+        let place = Place::Device(told.kind, told.device);
+        // SAFETY: by the caller's word it is the device's memory until the region gives it back,
+        // which it does only after this has ended, or never; that it is to be reached by way of the
+        // device, and not by the host's processor, is what the place tells the library.
+        unsafe { self.register_pieces(domain, memory, pieces, (bits, place)) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Mr::register`], of each piece until the result is ended.
+    unsafe fn register_pieces(
+        &self,
+        domain: &Arc<Domain>,
+        memory: &LocalMem,
+        pieces: impl Iterator<Item = (*mut u8, usize)>,
+        (bits, place): (u64, Place),
+    ) -> Result<Registered, Error> {
         let (access, len, key) = (memory.access(), memory.len(), memory.key());
         let mut registered = Registered { segments: Vec::new(), access, len, key };
-        for piece in memory.segments().iter().filter(|piece| piece.len > 0) {
-            // SAFETY: the region keeps its memory valid for the access it was registered with until
-            // this is ended, by the guard or just below, or for good.
-            match unsafe { self.new_mr(domain, (piece.ptr, piece.len), access_bits(access)) } {
+        for (ptr, len) in pieces.filter(|(_, len)| *len > 0) {
+            let request = MrRequest { ptr, len, access: bits, place, key: 0 };
+            // SAFETY: the caller's.
+            match unsafe { self.new_mr(domain, request) } {
                 Ok(mr) => {
-                    let (base, len) = (piece.ptr.addr() as u64, piece.len as u64);
-                    registered.segments.push(Segment { mr, base, len });
+                    let base = ptr.addr() as u64;
+                    registered.segments.push(Segment { mr, base, len: len as u64 });
                 }
-                Err(errno) => return Err(undone(domain, registered, memory, piece.len, errno)),
+                Err(errno) => return Err(undone(domain, registered, memory, len, errno)),
             }
         }
         Ok(registered)
@@ -274,10 +338,8 @@ impl Registry {
     pub(crate) unsafe fn new_mr(
         &self,
         domain: &Arc<Domain>,
-        (ptr, len): (*mut u8, usize),
-        access: u64,
+        mut request: MrRequest,
     ) -> Result<Mr, c_int> {
-        let mut request = MrRequest { ptr, len, access, key: 0 };
         let mut tries = 0;
         loop {
             if !domain.has_mr_mode(raw::FI_MR_PROV_KEY) {
@@ -403,6 +465,11 @@ pub(crate) fn pieces(bytes: &[u8], virtual_addresses: bool) -> Option<Vec<Remote
         rest = tail;
     }
     Some(pieces)
+}
+
+/// The key of the first segment in a description.
+pub(crate) fn first_key(bytes: &[u8]) -> Option<u64> {
+    word(bytes, 0)
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u64> {

@@ -18,11 +18,12 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
+use ofi_sys::raw::fi_mr_attr__bindgen_ty_1 as DeviceNumber;
 use ofi_sys::{Library, call, raw};
 
 use super::cxi;
 use crate::providers::address::{RAW_BYTES_MAX, RawAddr};
-use na_core::{Error, TrafficClass};
+use na_core::{DeviceKind, Error, TrafficClass};
 use prim::fork::Process;
 use prim::sync::Arc;
 
@@ -626,12 +627,22 @@ unsafe impl Send for Mr {}
 // SAFETY: as above.
 unsafe impl Sync for Mr {}
 
+/// The place of memory that is registered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Place {
+    Host,
+    /// With the number of the device.
+    Device(DeviceKind, u32),
+}
+
 /// A request to register memory.
+#[derive(Clone, Copy)]
 pub(crate) struct MrRequest {
     pub(crate) ptr: *mut u8,
     pub(crate) len: usize,
     /// libfabric's bits.
     pub(crate) access: u64,
+    pub(crate) place: Place,
     /// Wanted, where keys are chosen here.
     pub(crate) key: u64,
 }
@@ -657,6 +668,15 @@ impl Mr {
         attr.0.iov_count = 1;
         attr.0.access = request.access;
         attr.0.requested_key = request.key;
+        // As C does (`na_ofi_mem_register`), which names no device of AMD's.
+        if let Place::Device(kind, number) = request.place {
+            let number = c_int::try_from(number).map_err(|_too_large| libc::EINVAL)?;
+            (attr.0.iface, attr.0.device) = match kind {
+                DeviceKind::Cuda => (raw::FI_HMEM_CUDA, DeviceNumber { cuda: number }),
+                DeviceKind::Rocm => (raw::FI_HMEM_ROCR, DeviceNumber { reserved: 0 }),
+                DeviceKind::LevelZero => (raw::FI_HMEM_ZE, DeviceNumber { ze: number }),
+            };
+        }
         let mut mr = std::ptr::null_mut();
         // SAFETY: the domain is open; the memory is the caller's.
         let registered =

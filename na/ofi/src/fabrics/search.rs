@@ -49,6 +49,8 @@ struct Wanted {
     own: own_address::Wanted,
     format: Option<u32>,
     mr_mode: u32,
+    /// Memory of devices, moved by the provider (`FI_HMEM`).
+    hmem: bool,
 }
 
 impl Wanted {
@@ -168,7 +170,8 @@ pub(crate) fn check(
     }
 }
 
-/// The device for an endpoint of that URI, which [`check`] has found good.
+/// The device for an endpoint of that URI, which [`check`] has found good. `hmem`: rather one that
+/// moves memory of devices ([`moves_device_memory`]).
 ///
 /// # Errors
 ///
@@ -180,6 +183,7 @@ pub(crate) fn find(
     uri: &Uri<'_>,
     own: &own_address::Wanted,
     machine: &impl Machine,
+    hmem: bool,
 ) -> Result<Info, Error> {
     let mut wanted = wanted(provider, uri, own)?;
     let port = match provider.format {
@@ -193,10 +197,13 @@ pub(crate) fn find(
         true => [raw::FI_MR_LOCAL, 0],
         false => [0, raw::FI_MR_LOCAL],
     };
-    for (local, name) in
-        ways.into_iter().flat_map(|local| provider.known_as.iter().map(move |name| (local, name)))
+    let with_hmem = ways.into_iter().filter(|_| hmem && provider.hmem).map(|way| (true, way));
+    let all = with_hmem.chain(ways.map(|way| (false, way)));
+    for ((hmem, local), name) in
+        all.flat_map(|way| provider.known_as.iter().map(move |name| (way, name)))
     {
-        wanted.mr_mode = MR_MODE | local;
+        let of_devices = if hmem { raw::FI_MR_HMEM } else { 0 };
+        (wanted.mr_mode, wanted.hmem) = (MR_MODE | local | of_devices, hmem);
         match first_match(library, provider, name, &wanted, machine)? {
             Ok(info) => {
                 if wanted.address.is_some() || port == 0 {
@@ -221,6 +228,11 @@ pub(crate) fn find(
         }
     }
     Err(nothing(library, provider, uri, &wanted, errno))
+}
+
+/// Returns whether memory of devices may be registered there.
+pub(crate) fn moves_device_memory(info: &raw::fi_info) -> bool {
+    info.caps & raw::FI_HMEM != 0
 }
 
 fn wanted(provider: &Provider, uri: &Uri<'_>, own: &own_address::Wanted) -> Result<Wanted, Error> {
@@ -352,6 +364,9 @@ fn hints(
     if provider.source {
         caps |= raw::FI_SOURCE | raw::FI_SOURCE_ERR;
     }
+    if wanted.hmem {
+        caps |= raw::FI_HMEM;
+    }
     // SAFETY: owned, with all its parts, which nobody else refers to; the name is allocated as the
     // library frees it.
     unsafe {
@@ -400,7 +415,7 @@ fn nothing(
         ));
     }
     let mut there: Vec<String> = Vec::new();
-    for (_, device, address) in &of_this {
+    for (_, device, address, _) in &of_this {
         let described = format!("{device} ({address})");
         if !there.contains(&described) {
             there.push(described);
@@ -434,8 +449,9 @@ fn advice(provider: &Provider) -> &'static str {
 /// For a device without one.
 const NO_IP: &str = "no IP address";
 
-/// Provider, device and address of everything that libfabric finds.
-fn devices_of(library: &'static Library) -> Vec<(String, String, String)> {
+/// Provider, device and address of everything that libfabric finds, and whether it moves memory of
+/// devices.
+fn devices_of(library: &'static Library) -> Vec<(String, String, String, bool)> {
     let Found::Some(found) = search(library, None, None) else { return Vec::new() };
     let describe = |info: &raw::fi_info| {
         let address = source(info).map(|address| match address.socket() {
@@ -446,6 +462,7 @@ fn devices_of(library: &'static Library) -> Vec<(String, String, String)> {
             text(fabric_attr(info).prov_name),
             text(domain_attr(info).name),
             address.filter(|text| !text.is_empty()).unwrap_or_else(|| NO_IP.into()),
+            moves_device_memory(info),
         )
     };
     let mut devices: Vec<_> = found.all().map(describe).collect();
@@ -461,7 +478,7 @@ fn devices_of(library: &'static Library) -> Vec<(String, String, String)> {
 /// [`Error::Unavailable`] without the library.
 pub(crate) fn devices(library: &'static Library) -> Vec<na_core::Device> {
     let mut devices = Vec::new();
-    for (name, domain, address) in devices_of(library) {
+    for (name, domain, address, hmem) in devices_of(library) {
         let provider = PROVIDERS.iter().find(|known| known.known_as.contains(&&*name));
         let Some(provider) = provider else { continue };
         let device = na_core::Device {
@@ -469,6 +486,7 @@ pub(crate) fn devices(library: &'static Library) -> Vec<na_core::Device> {
             name: domain,
             address,
             summary: provider.summary,
+            moves_device_memory: provider.hmem && hmem,
         };
         if !devices.contains(&device) {
             devices.push(device);

@@ -29,6 +29,8 @@ pub(crate) struct Device {
     /// Wants descriptors of its own operations' memory (`FI_MR_LOCAL`) from callers that offer
     /// them.
     pub(crate) takes_local: bool,
+    /// Moves memory of GPUs for those who ask for that.
+    pub(crate) hmem: bool,
     pub(crate) key_bytes: usize,
     /// Memory within what was registered before gets the key of that, ended or not.
     pub(crate) caches: bool,
@@ -91,6 +93,7 @@ impl Device {
             mode: 0,
             mr_mode: 0,
             takes_local: false,
+            hmem: false,
             key_bytes: 8,
             caches: false,
             inject_bytes: 128,
@@ -221,6 +224,11 @@ impl Device {
             wait_fd: false,
             ..Self::tcp()
         }
+    }
+
+    /// All that may be asked for, beside what all devices have.
+    pub(super) fn caps_of_all(&self) -> u64 {
+        self.caps | if self.hmem { raw::FI_HMEM } else { 0 }
     }
 
     /// The name of the endpoint with that number, of which so much was asked for.

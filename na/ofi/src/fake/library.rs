@@ -166,6 +166,7 @@ unsafe fn hints(
         search.provider = told((*info.fabric_attr).prov_name);
         search.mr_mode = (*info.domain_attr).mr_mode as u32;
         search.mode = info.mode;
+        search.hmem = info.caps & raw::FI_HMEM != 0;
         search.source_told = info.caps & (raw::FI_SOURCE | raw::FI_SOURCE_ERR) != 0;
         if !info.src_addr.is_null() {
             let source = std::slice::from_raw_parts(info.src_addr.cast::<u8>(), info.src_addrlen);
@@ -187,7 +188,8 @@ impl Hints {
         };
         let is_node = search.node.as_ref().is_none_or(|node| node == device.domain);
         search.provider.as_ref().is_none_or(|name| name == device.provider)
-            && caps & !(CAPS | device.caps) == 0
+            && caps & !(CAPS | device.caps_of_all()) == 0
+            && (!search.hmem || search.mr_mode & raw::FI_MR_HMEM != 0)
             && tx_op_flags & !device.tx_op_flags == 0
             && device.mode & !mode == 0
             && (*format == raw::FI_FORMAT_UNSPEC || *format == device.format)
@@ -227,7 +229,7 @@ unsafe extern "C" fn getinfo(
     for device in state.devices.iter().rev() {
         if hints.as_ref().is_none_or(|hints| hints.fit(device)) {
             let source = hints.as_ref().and_then(|hints| hints.search.source.as_deref());
-            let caps = hints.as_ref().map_or(CAPS | device.caps, |hints| hints.caps);
+            let caps = hints.as_ref().map_or(CAPS | device.caps_of_all(), |hints| hints.caps);
             // SAFETY: it was made by this function, or is null.
             unsafe {
                 first = described(device, caps, source.unwrap_or_default(), first);
@@ -235,6 +237,9 @@ unsafe extern "C" fn getinfo(
                     let offered = hints.as_ref().map_or(0, |hints| hints.search.mr_mode);
                     let local = (offered & raw::FI_MR_LOCAL) as c_int;
                     (*(*first).domain_attr).mr_mode |= local;
+                }
+                if caps & raw::FI_HMEM != 0 {
+                    (*(*first).domain_attr).mr_mode |= raw::FI_MR_HMEM as c_int;
                 }
                 (*(*first).fabric_attr).api_version = version;
             }

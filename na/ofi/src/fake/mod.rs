@@ -86,6 +86,8 @@ pub(super) struct Search {
     pub(super) source: Option<Vec<u8>>,
     pub(super) mr_mode: u32,
     pub(super) mode: u64,
+    /// Memory of GPUs is to be moved.
+    pub(super) hmem: bool,
     /// The version of the interface that was asked for.
     pub(super) version: u32,
     /// `FI_SOURCE` or `FI_SOURCE_ERR` was asked for.
@@ -111,6 +113,8 @@ pub(super) struct Registration {
     pub(super) wanted_key: u64,
     /// The one that it has.
     pub(super) key: u64,
+    /// The kind of memory (`FI_HMEM_…`), and the number of the device.
+    pub(super) place: (u32, i32),
 }
 
 /// A transfer that was asked for, by the side that asked.
@@ -167,6 +171,30 @@ struct Registered {
     len: usize,
     access: u64,
     key: u64,
+    /// Memory of a GPU.
+    of_device: bool,
+}
+
+/// Where the bytes of a GPU's memory are, which nobody reaches by its address: for an address and a
+/// length the address of a view, or nothing for other memory.
+type View = Box<dyn Fn(u64, usize) -> Option<usize> + Send>;
+
+/// The views of all GPUs.
+#[derive(Default)]
+struct Views(Vec<View>);
+
+impl std::fmt::Debug for Views {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Views({})", self.0.len())
+    }
+}
+
+impl Views {
+    /// The view of memory of a GPU.
+    fn of(&self, at: *mut u8, len: usize) -> Option<*mut u8> {
+        let found = self.0.iter().find_map(|view| view(at.addr() as u64, len))?;
+        Some(std::ptr::with_exposed_provenance_mut(found))
+    }
 }
 
 /// Everything in it.
@@ -199,6 +227,7 @@ pub(super) struct State {
     pub(super) registrations: Vec<Registration>,
     pub(super) accesses: Vec<RemoteAccess>,
     complaints: Vec<String>,
+    views: Views,
     next: u64,
     avs: HashMap<u64, Vec<Option<Vec<u8>>>>,
     queues: HashMap<u64, Queue>,
@@ -308,6 +337,11 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
 }
 
+/// The library, while this thread is [with](Fake::with) a network.
+pub(super) fn of_this_thread() -> Option<&'static Library> {
+    CURRENT.with_borrow(|current| current.as_ref().map(|_shared| library::library()))
+}
+
 /// A network.
 #[derive(Debug)]
 pub(super) struct Fake {
@@ -349,6 +383,7 @@ impl Fake {
             registrations: Vec::new(),
             accesses: Vec::new(),
             complaints: Vec::new(),
+            views: Views::default(),
             next: 0,
             avs: HashMap::new(),
             queues: HashMap::new(),
@@ -462,6 +497,11 @@ impl Fake {
     pub(super) fn release_backwards(&self) {
         self.state().queues.values_mut().for_each(|queue| queue.done.reverse());
         self.hold(false);
+    }
+
+    /// Adds memory of a GPU, which is where `view` says.
+    pub(super) fn add_gpu(&self, view: impl Fn(u64, usize) -> Option<usize> + Send + 'static) {
+        self.state().views.0.push(Box::new(view));
     }
 
     /// Reports an error of no operation to all endpoints.

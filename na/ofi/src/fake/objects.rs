@@ -371,6 +371,16 @@ unsafe extern "C" fn regattr(
     if attr.iov_count != 1 || piece.iov_len == 0 {
         state.complain("memory of no pieces, of several, or of no bytes is registered");
     }
+    let of_device = attr.iface != raw::FI_HMEM_SYSTEM;
+    // SAFETY: the parts of that union are numbers at the same place.
+    let place = (attr.iface, unsafe { attr.device.cuda });
+    if of_device && !device.hmem {
+        state.complain("memory of a GPU is registered with a device that does not move it");
+    }
+    let is_there = state.views.of(piece.iov_base.cast(), piece.iov_len).is_some();
+    if of_device != is_there {
+        return -(raw::FI_EINVAL as c_int);
+    }
     let serial = state.new_number();
     let largest = u64::MAX >> (64 - 8 * device.key_bytes);
     let start = piece.iov_base.addr();
@@ -396,10 +406,10 @@ unsafe extern "C" fn regattr(
     }
     let (base, len, access) = (Place(piece.iov_base.cast()), piece.iov_len, attr.access);
     let (at, wanted_key) = (base.0.addr() as u64, attr.requested_key);
-    state.registrations.push(Registration { base: at, len, access, wanted_key, key });
+    state.registrations.push(Registration { base: at, len, access, wanted_key, key, place });
     let enabled = device.mr_mode & raw::FI_MR_ENDPOINT == 0;
     let (domain, endpoint) = (this.number, None);
-    let memory = Registered { domain, endpoint, enabled, base, len, access, key };
+    let memory = Registered { domain, endpoint, enabled, base, len, access, key, of_device };
     drop(state);
     let (opened, number) = Memory::open(&this.shared, this.number, &this.device, opened);
     let mut state = this.state();

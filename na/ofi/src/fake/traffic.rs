@@ -204,7 +204,9 @@ impl State {
     /// Memory of the caller's, for which the device may want a registration.
     fn check_local(&mut self, endpoint: u64, piece: (Place, usize), desc: usize, access: u64) {
         let Some(own) = self.endpoints.get(&endpoint) else { return };
-        let (wanted, domain) = (own.mr_mode & raw::FI_MR_LOCAL != 0, own.domain);
+        let of_device = self.views.of(piece.0.0, piece.1).is_some();
+        let wanted = own.mr_mode & raw::FI_MR_LOCAL != 0 || of_device;
+        let domain = own.domain;
         if piece.1 == 0 || (!wanted && desc == 0) {
             return;
         }
@@ -216,6 +218,7 @@ impl State {
                 && base <= start
                 && end <= base + memory.len
                 && memory.access & access == access
+                && memory.of_device == of_device
         });
         if !covers {
             self.complain(format!("descriptor {desc} is not one of the memory for {access:#x}"));
@@ -694,9 +697,11 @@ impl State {
             return Err(faults.out_of_range);
         }
         let theirs = memory.base.0.wrapping_add(offset as usize);
-        let (from, to) = if put { (local.0.0, theirs) } else { (theirs, local.0.0) };
-        // SAFETY: both are registered, or given for the time of the operation, with so many bytes;
-        // they may be of one region.
+        let reach = |at| self.views.of(at, remote.len).unwrap_or(at);
+        let (theirs, ours) = (reach(theirs), reach(local.0.0));
+        let (from, to) = if put { (ours, theirs) } else { (theirs, ours) };
+        // SAFETY: both are registered, or given for the time of the operation, with so many bytes,
+        // or a view of what is; they may be of one region.
         unsafe { std::ptr::copy(from, to, remote.len) };
         Ok(())
     }

@@ -35,7 +35,9 @@ impl Opener<Network> for Network {
             fake.state().leaves_open = self.uri.starts_with("ofi+verbs");
             fake
         });
-        let opened = fake.open_with(self.uri, options);
+        let mut options = options.clone();
+        options.request_mem_device = (self.device)().hmem;
+        let opened = fake.open_with(self.uri, &options);
         Arc::new(opened.unwrap_or_else(|error| panic!("{}: {error}", self.uri)))
     }
 }
@@ -90,4 +92,16 @@ mod verbs {
     const OPEN: Network = over("ofi+verbs://127.0.0.1:0", Device::verbs);
     na_core::conformance! { OPEN; unconnected_here }
     na_core::conformance! { OPEN; wakers }
+}
+
+/// Adapters that are asked to move memory of GPUs.
+mod cxi_with_gpus {
+    use super::*;
+
+    fn device() -> Device {
+        Device { hmem: true, ..Device::cxi() }
+    }
+
+    const OPEN: Network = over("ofi+cxi://cxi0", device);
+    na_core::conformance! { OPEN; unconnected_here }
 }

@@ -4,6 +4,7 @@
 
 mod conformance;
 mod errors;
+mod hmem;
 mod injected;
 mod memory;
 mod opening;

@@ -182,7 +182,8 @@ fn of_several_adapters_each_process_takes_one_that_is_near() {
         let (parsed, own) = (Uri::parse(uri).unwrap(), OpenOptions::default());
         let provider = provider::named(parsed.protocol).unwrap();
         let (own, machine) = (Wanted::of(&own).unwrap(), Made { cpus, buses: buses.clone() });
-        let found = fake.with(|library| search::find(library, provider, &parsed, &own, &machine));
+        let found =
+            fake.with(|library| search::find(library, provider, &parsed, &own, &machine, false));
         let name = text(found.unwrap().domain_attr().name);
         assert_eq!(name, wanted, "{uri} {:?}", machine.cpus);
     }
@@ -199,7 +200,8 @@ fn an_adapter_of_two_domains_is_one() {
         let own = Wanted::of(&OpenOptions::default()).unwrap();
         let machine = Made { cpus: vec![cpu], buses: vec![(1, 0)] };
         let provider = provider::named("verbs").unwrap();
-        let found = fake.with(|library| search::find(library, provider, &uri, &own, &machine));
+        let found =
+            fake.with(|library| search::find(library, provider, &uri, &own, &machine, false));
         text(found.unwrap().domain_attr().name)
     };
     let one = ["mlx5_0", "mlx5_0-xrc"];
@@ -222,7 +224,8 @@ fn found(fake: &Fake, uri: &str, subnet: Option<(&str, u8)>) -> Result<(String, 
     let mut options = OpenOptions::default();
     options.ip_subnet = subnet;
     let (own, machine) = (Wanted::of(&options)?, Made { cpus: vec![0], buses: Vec::new() });
-    let info = fake.with(|library| search::find(library, provider, &parsed, &own, &machine))?;
+    let info =
+        fake.with(|library| search::find(library, provider, &parsed, &own, &machine, false))?;
     let address = info.source().and_then(|source| source.socket()).unwrap();
     Ok((text(info.domain_attr().name), address.to_string()))
 }

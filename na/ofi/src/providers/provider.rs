@@ -61,6 +61,10 @@ pub(crate) struct Provider {
     /// its cache (`vrb_mr_cache_close` in `verbs_mr.c`) has no other switch than the environment
     /// ([`keeps_registrations`](Self::keeps_registrations)).
     pub(crate) caches: bool,
+    /// Is asked to move memory of devices by itself (`FI_HMEM`), if the program wants that. Not
+    /// `shm`, which C asks: there the processes copy for each other, so that one which has not
+    /// asked would be handed addresses of a device.
+    pub(crate) hmem: bool,
     /// The devices lead to one fabric, so that processes which name none take those that are near
     /// (`nearest.rs`). Not so interfaces of IP networks; `opx` chooses by itself.
     pub(crate) spreads: bool,
@@ -148,6 +152,7 @@ const BASE: Provider = Provider {
     told_address: false,
     local_first: false,
     caches: false,
+    hmem: false,
     spreads: false,
     tells_lost: false,
     complete: raw::FI_INJECT_COMPLETE,
@@ -184,6 +189,7 @@ const CXI: Provider = Provider {
     source: true,
     wait_fd: true,
     classes: true,
+    hmem: true,
     spreads: true,
     tells_lost: true,
     codes: &failures::CXI,
@@ -226,6 +232,7 @@ pub(crate) static PROVIDERS: [Provider; 8] = [
         wait_fd: true,
         local_first: true,
         caches: true,
+        hmem: true,
         spreads: true,
         codes: &failures::VERBS,
         summary: "InfiniBand and RoCE",
@@ -248,6 +255,7 @@ pub(crate) static PROVIDERS: [Provider; 8] = [
         protocol: raw::FI_PROTO_EFA,
         classes: true,
         local_first: true,
+        hmem: true,
         spreads: true,
         tells_lost: true,
         complete: 0,

@@ -32,8 +32,15 @@ impl Running {
         let theirs = self.pieces.get(number)?;
         let within = at - theirs.start;
         let len = left.min(theirs.len - within).min(part_max);
-        let ours = local.region().pieces(local_offset + self.started, len).next()?;
-        Some((ours.ptr, theirs.addr + within, theirs.key, ours.len))
+        let from = local_offset + self.started;
+        let (ours, len) = match (local.elsewhere(), &self.registered) {
+            (None, _) => {
+                let ours = local.region().pieces(from, len).next()?;
+                (ours.ptr, ours.len)
+            }
+            (Some(_device), registered) => registered.as_ref()?.place(from, len)?,
+        };
+        Some((ours, theirs.addr + within, theirs.key, len))
     }
 
     /// libfabric has parts of it.

@@ -39,7 +39,7 @@ impl Core {
                 "the remote memory is not described for the ofi transport".into(),
             )
         })?;
-        let registered = match self.registers_all {
+        let registered = match self.registers_all || transfer.local.elsewhere().is_some() {
             true => Some(self.registry.hold(transfer.local.key()).ok_or_else(|| {
                 Error::InvalidArgument(
                     "the local memory is not registered with this endpoint".into(),

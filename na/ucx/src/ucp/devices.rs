@@ -49,6 +49,7 @@ fn listed(description: &str) -> Vec<Device> {
             name: name.to_owned(),
             address: ip.map_or_else(|| "no IP address".to_owned(), |ip| ip.ip().to_string()),
             summary,
+            moves_device_memory: false,
         };
         // Of two implementations of a transport.
         if !devices.contains(&device) {
