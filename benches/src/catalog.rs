@@ -31,7 +31,7 @@ use crate::rows::net::{group, handshakes, hg_proc, oneway, rates};
 use crate::rows::rpc::bulk::{self, Way};
 use crate::rows::rpc::pair::{Settings, WaitPolicy};
 use crate::rows::rpc::{null, timer, trust};
-use crate::rows::services::{blob, kv};
+use crate::rows::services::{blob, kv, subject};
 use crate::rows::streams::nexmark::{self, plain, queries};
 use crate::rows::streams::{flow, word_count};
 use crate::rows::sweep::spec::{self, Sweep};
@@ -519,14 +519,14 @@ fn trust_cases() -> Vec<Case> {
 /// Rows of other groups that are also about trust.
 const OF_TRUST: [&str; 3] = [".private.", ".handshakes", "rtt.rules"];
 
-fn kv_case(spec: kv::Spec, what: &str, unit: Unit, target: Target) -> Case {
+fn kv_case(spec: subject::Spec, what: &str, unit: Unit, target: Target) -> Case {
     let store = spec.store.word();
     let id = format!("services.kv.{}.{store}.{what}", spec.transport.word());
     Case::new(id, unit, target, move |c| kv::run(c, spec)).peer(move |c, ()| kv::peer(c, spec))
 }
 
 fn kv_cases() -> Vec<Case> {
-    use kv::{Spec, Store, Work};
+    use subject::{Spec, Store, Work};
     let [hashed, ordered] = [MemoryOrder::Hashed, MemoryOrder::Ordered].map(Store::Memory);
     let [redb, fjall, lmdb] = [StoreKind::Redb, StoreKind::Fjall, StoreKind::Lmdb].map(Store::Disk);
     let lmdb = cfg!(feature = "lmdb").then_some(lmdb);
@@ -536,7 +536,7 @@ fn kv_cases() -> Vec<Case> {
             if keys > 10_000 && !many {
                 continue;
             }
-            let target = if keys > 10_000 { NONE } else { TimesFloor(0.8) };
+            let target = if keys > 10_000 { TimesOther(0.85, kv::BOTH) } else { TimesFloor(0.8) };
             for store in [hashed, ordered] {
                 for (what, work) in [("get", Work::Get), ("put", Work::Put)] {
                     let spec = Spec { transport, store, work, keys };
@@ -557,7 +557,8 @@ fn kv_cases() -> Vec<Case> {
     let (transport, keys) = (Transport::Sm, 100_000);
     for store in [Some(redb), lmdb].into_iter().flatten() {
         let spec = Spec { transport, store, work: Work::Get, keys };
-        cases.push(kv_case(spec, "get.100k", PerSecond, NONE));
+        let target = if store == redb { TimesOther(0.7, kv::ALONE) } else { NONE };
+        cases.push(kv_case(spec, "get.100k", PerSecond, target));
     }
     for store in [Some(redb), Some(fjall), lmdb].into_iter().flatten() {
         let spec = Spec { transport, store, work: Work::Put, keys };

@@ -196,8 +196,8 @@ impl Begin<'_> {
     ///
     /// # Safety
     ///
-    /// The operation is of [`new`] and was not dropped; the program's queue does not hold it, and no
-    /// other thread of the program begins it.
+    /// The operation is of [`new`] and was not dropped; the program's queue does not hold it, and
+    /// no other thread of the program begins it.
     pub(crate) unsafe fn start(self) -> Result<Started, Status> {
         // SAFETY: contract of this function.
         unsafe { self.check_idle() }?;

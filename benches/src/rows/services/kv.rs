@@ -3,25 +3,24 @@
 //! - `services.kv.{sm,tcp}.{hashed,ordered,redb,lmdb}.{get,put}.SIZE`: calls per second of 32 ULTs
 //!   at the origin's only xstream, on random keys of as many as the id says; puts replace values.
 //!   Floor: an RPC that carries the same bytes both ways and does nothing, alternating. The target
-//!   has one xstream, too.
+//!   has one xstream, too. Beside it: the store by itself in a loop ([`alone`](super::alone)), and
+//!   what one core could do that does both, an RPC and then that.
 //! - `services.kv.sm.{redb,fjall,lmdb}.put.synced`: the same with puts that are on the disk when
 //!   they are answered. No floor: what a disk does between two syncs is its own.
 //! - `services.kv.sm.{hashed,ordered}.get_many.{10k,1m}`: keys per second of 4 ULTs that ask for
 //!   1,000 keys at a time. No floor.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use margo::encoding::Bytes;
 use margo::{Instance, ProviderHandle, ProviderId, Rpc};
-use margo_provider_kv::{
-    Found, GetArgs, KvClient, KvConfig, KvError, KvProvider, MemoryOrder, StoreConfig, StoreKind,
-};
+use margo_provider_kv::{Found, GetArgs, KvClient, KvConfig, KvError, KvProvider, StoreConfig};
 use ult::PoolRef;
 
+use super::alone;
+use super::subject::{Picks, Spec, Store, VALUE, Work, key};
 use crate::base::{Doing, Effort, Failure, Figure, Result};
-use crate::floors::transport::Transport;
 use crate::process::Context;
 use crate::rows::rpc::pair::{Pair, Settings, WaitPolicy, serve};
 use crate::rows::ult::on_ult::on_ult;
@@ -37,7 +36,9 @@ const CALLS: u64 = 32;
 /// ULTs, calls of each in one sample, and keys of one call.
 const MANY: (u64, u64, u64) = (4, 4, 1_000);
 
-const VALUE: [u8; 100] = [7; 100];
+/// The store by itself, and an RPC and the store one after the other, in rows beside them.
+pub(crate) const ALONE: &str = "the store alone";
+pub(crate) const BOTH: &str = "an echo and the store";
 
 /// For a call.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -48,52 +49,8 @@ const GET_ECHO: Rpc<GetArgs, Result<Found, KvError>> = Rpc::new("bench_get_echo"
 /// Carries the bytes of a put.
 const PUT_ECHO: Rpc<(Bytes, Bytes), u64> = Rpc::new("bench_put_echo");
 
-/// The store that a row is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Store {
-    /// In memory.
-    Memory(MemoryOrder),
-    /// In a file.
-    Disk(StoreKind),
-}
-
-impl Store {
-    /// The word in ids.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Memory(MemoryOrder::Ordered) => "ordered",
-            Self::Memory(_) => "hashed",
-            Self::Disk(StoreKind::Fjall) => "fjall",
-            Self::Disk(StoreKind::Lmdb) => "lmdb",
-            Self::Disk(_) => "redb",
-        }
-    }
-}
-
-/// The calls that a row makes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Work {
-    /// One key of a call.
-    Get,
-    /// One key of a call.
-    Put,
-    /// Many keys of a call.
-    GetMany,
-}
-
-/// The subject of a row.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Spec {
-    pub(crate) transport: Transport,
-    pub(crate) store: Store,
-    pub(crate) work: Work,
-    pub(crate) keys: u64,
-}
-
-impl Spec {
-    fn settings(self) -> Settings {
-        Settings { transport: self.transport, patience: WaitPolicy::Poll }
-    }
+fn settings(spec: Spec) -> Settings {
+    Settings { transport: spec.transport, patience: WaitPolicy::Poll }
 }
 
 /// The peer's part.
@@ -121,40 +78,9 @@ pub(crate) fn peer(_context: &Context, spec: Spec) -> Result<()> {
         kept = Some((running, folder));
         Ok(())
     };
-    serve(spec.settings(), register, || Ok(()))?;
+    serve(settings(spec), register, || Ok(()))?;
     drop(kept);
     Ok(())
-}
-
-/// The key of that number: keys are as long as a hash, and in no order.
-fn key(number: u64) -> [u8; 32] {
-    let mut key = [0; 32];
-    let mut state = number;
-    for part in key.chunks_exact_mut(8) {
-        state = mixed(state.wrapping_add(0x9e37_79b9_7f4a_7c15));
-        part.copy_from_slice(&state.to_le_bytes());
-    }
-    key
-}
-
-/// The output function of `splitmix64`.
-fn mixed(mut state: u64) -> u64 {
-    state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    state ^ (state >> 31)
-}
-
-/// Random numbers of keys.
-#[derive(Debug)]
-struct Picks {
-    next: AtomicU64,
-    keys: u64,
-}
-
-impl Picks {
-    fn key(&self) -> [u8; 32] {
-        key(mixed(self.next.fetch_add(1, Ordering::Relaxed)) % self.keys)
-    }
 }
 
 /// Makes `calls` calls on each of `callers` ULTs, and returns how long that takes. On a ULT.
@@ -237,17 +163,18 @@ impl Origin {
 pub(crate) fn run(context: &Context, spec: Spec) -> Result<Figure> {
     let deadline = context.deadline;
     let keys = if context.quick { spec.keys.min(500) } else { spec.keys };
-    let (pair, ()) = Pair::start(context, spec.settings(), (), || Ok(()))?;
+    let (pair, ()) = Pair::start(context, settings(spec), (), || Ok(()))?;
     let (instance, target) = (pair.instance.clone(), pair.target.clone());
     let pool = instance.layout().rpc_pool();
     let callers = pool.clone();
     let (rounds, warmup, round_max) = if context.quick { (1, 0, 20) } else { (10, 5, 500) };
     let round_max = Duration::from_millis(round_max);
     let effort = Effort { rounds, samples: 1_000, warmup, round_max };
+    let alone = if is_synced(spec) { None } else { alone::rate(spec, keys, effort)? };
     let figure = on_ult(&pool, deadline, move || {
         let kv = KvClient::new(&instance, ProviderHandle::new(target.addr().clone(), PROVIDER));
         fill(&kv, keys)?;
-        let picks = Picks { next: AtomicU64::new(0), keys };
+        let picks = Picks::new(keys);
         let origin = Arc::new(Origin { kv, instance, target, picks });
         let echo = Arc::new({
             let origin = origin.clone();
@@ -276,7 +203,9 @@ pub(crate) fn run(context: &Context, spec: Spec) -> Result<Figure> {
             |floors| floors.told(|| flow(&callers, work, &echo)),
             |samples| samples.told(|| flow(&callers, work, &call)),
         )?;
-        Ok(Figure::rate(rounds))
+        let figure = Figure::rate(rounds);
+        let both = figure.floor.zip(alone).map(|(call, store)| 1.0 / (1.0 / call + 1.0 / store));
+        Ok(figure.beside(ALONE, alone).beside(BOTH, both))
     })?;
     pair.stop(deadline)?;
     Ok(figure)

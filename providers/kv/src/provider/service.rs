@@ -226,7 +226,7 @@ impl Service {
         if when == Condition::Always {
             self.views.sweep(Instant::now);
             let wake = Wake::of_key(&key, &self.waiters);
-            if let Some(version) = self.database(&key).put(&key, &value, request.deadline())? {
+            if let Some(version) = self.database(&key).put(&key, &value)? {
                 self.waiters.wake(wake);
                 return Ok(version);
             }

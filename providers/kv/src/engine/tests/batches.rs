@@ -224,29 +224,26 @@ fn views_on_disk_stay_as_they_are() {
 fn a_put_without_a_batch_is_as_one_with_it() {
     over_every_store(|config| {
         let database = Database::open(config).unwrap();
-        let put_alone = |key: &str, value: &str, deadline| {
-            database.put(key.as_bytes(), value.as_bytes(), deadline)
-        };
+        let put_alone = |key: &str, value: &str| database.put(key.as_bytes(), value.as_bytes());
         let first = database.one(put("a", "1"));
         let Ok(Changed::Put { version }) = first else { panic!("{first:?}") };
         if config.kind != StoreKind::Memory {
-            assert_eq!(put_alone("a", "2", None), Ok(None), "a disk is for the thread that writes");
+            assert_eq!(put_alone("a", "2"), Ok(None), "a disk is for the thread that writes");
             return;
         }
-        assert_eq!(put_alone("a", "22", None), Ok(Some(version + 1)));
-        assert_eq!(put_alone("b", "", None), Ok(Some(version + 2)));
+        assert_eq!(put_alone("a", "22"), Ok(Some(version + 1)));
+        assert_eq!(put_alone("b", ""), Ok(Some(version + 2)));
         assert_eq!(database.one(put("c", "3")), Ok(Changed::Put { version: version + 3 }));
         assert_eq!(database.get("a"), Ok(Some((version + 1, b"22".to_vec()))));
         let stats = database.stats();
         assert_eq!((stats.version, stats.keys, stats.bytes), (version + 3, 3, 6));
         assert_eq!((stats.commits, stats.changes), (4, 4));
 
-        assert_eq!(put_alone("a", "3", Some(Instant::now())), Err(KvError::Deadline));
         let long = "k".repeat(config.max_key_bytes + 1);
-        assert!(matches!(put_alone(&long, "", None), Err(KvError::TooLong { .. })));
+        assert!(matches!(put_alone(&long, ""), Err(KvError::TooLong { .. })));
         let bounded = StoreConfig { max_bytes: Some(10), ..config.clone() };
         let bounded = Database::open(&bounded).unwrap();
-        assert_eq!(bounded.put(b"a", b"1", None), Ok(None), "all of it has to be counted");
+        assert_eq!(bounded.put(b"a", b"1"), Ok(None), "all of it has to be counted");
     });
 }
 
