@@ -66,7 +66,10 @@ fn a_cancelled_ult_leaves_whether_or_not_the_owner_answers() {
                     std::thread::yield_now();
                 }
             }
-            assert!(matches!(transfer.join(), Err(ult::JoinError::Cancelled)));
+            let end = transfer.join();
+            let is_cancelled = matches!(end, Err(ult::JoinError::Cancelled));
+            // The answer may come as the cancel does, and then it ends of itself.
+            assert!(is_cancelled || turned && end.is_ok(), "{end:?}");
             assert!(left.load(Ordering::SeqCst)); // pair: TEST-LEFT
             mover.finalize_and_wait().unwrap();
         }
