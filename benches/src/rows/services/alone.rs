@@ -42,10 +42,16 @@ pub(crate) fn rate(spec: Spec, keys: u64, effort: Effort) -> Result<Option<f64>>
             let value = || black_box(VALUE.to_vec());
             if order == MemoryOrder::Ordered {
                 let mut map: BTreeMap<_, _> = all.collect();
-                timed(effort, || Ok(drop(map.insert(picks.key().to_vec(), value()))))
+                timed(effort, || {
+                    map.insert(picks.key().to_vec(), value());
+                    Ok(())
+                })
             } else {
                 let mut map: HashMap<_, _, foldhash::fast::RandomState> = all.collect();
-                timed(effort, || Ok(drop(map.insert(picks.key().to_vec(), value()))))
+                timed(effort, || {
+                    map.insert(picks.key().to_vec(), value());
+                    Ok(())
+                })
             }
         }
         (Store::Disk(StoreKind::Redb), Work::Get) => redb_gets(all, &picks, effort),
