@@ -3,7 +3,7 @@
 //! - `services.kv.{sm,tcp}.{hashed,ordered,redb,lmdb}.{get,put}.SIZE`: calls per second of 32 ULTs
 //!   at the origin's only xstream, on random keys of as many as the id says; puts replace values.
 //!   Floor: an RPC that carries the same bytes both ways and does nothing, alternating. The target
-//!   has one xstream, too. Beside it: the store by itself in a loop ([`alone`](super::alone)), and
+//!   has one xstream, too. Beside it: the store by itself in a loop ([`alone`]), and
 //!   what one core could do that does both, an RPC and then that.
 //! - `services.kv.sm.{redb,fjall,lmdb}.put.synced`: the same with puts that are on the disk when
 //!   they are answered. No floor: what a disk does between two syncs is its own.
