@@ -48,7 +48,7 @@ type Between = (Instance, ProviderHandle);
 ///
 /// # Errors
 ///
-/// Those of a registration.
+/// When the registration is refused.
 pub(super) fn serve_beside(instance: &Instance, settings: Settings) -> Result<()> {
     // They end with the target.
     let started = Mutex::new(Vec::new());

@@ -94,6 +94,9 @@ impl Core {
             && out.send_short(&mut link.line, kind, tag, buf.as_slice())
         {
             out.wrote(received);
+            let Some(buf) = out.hold_sealed(kind, op, buf) else {
+                return self.push_out(peer, state, received, now);
+            };
             drop(state);
             return self.mail.complete([Completion::Send { op, buf, result: Ok(()) }]);
         }

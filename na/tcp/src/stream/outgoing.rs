@@ -24,12 +24,14 @@ use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 use self::faults::is_fault;
+use self::sealed::SealedSend;
 use crate::stream::line::Line;
 use crate::system::socket::{COPIES_BYTES, Copies, Pieces};
 use crate::wire::frame::{HEADER_BYTES, Header, Kind, REQUEST_BYTES};
 use na_core::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
 
 pub(crate) mod faults;
+mod sealed;
 
 /// Bytes of data in one frame. With a quarter of it, bare sockets lose a third of their speed.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -134,8 +136,8 @@ fn message_header(kind: Kind, tag: Tag, len: usize) -> [u8; HEADER_BYTES] {
 
 /// Memory that a message in the queue takes if it is an expected one, bytes. Its buffer is as large
 /// for a short message as for a long one.
-fn answer_bytes(header: &[u8; HEADER_BYTES], buf: &MsgBuf) -> usize {
-    match header[0] == Kind::Expected as u8 {
+fn answer_bytes(kind: u8, buf: &MsgBuf) -> usize {
+    match kind == Kind::Expected as u8 {
         true => buf.capacity() + size_of::<Frame>(),
         false => 0,
     }
@@ -224,6 +226,7 @@ pub(crate) struct Outgoing {
     blocked: bool,
     /// Bytes of records that the kernel has not taken; their frames count as sent.
     sealed: usize,
+    sealed_sends: Vec<SealedSend>,
     /// Memory for the next packed frame.
     spare: Vec<u8>,
     /// Bytes that had come from the peer before a send last wrote by itself, and when it did.
@@ -509,7 +512,7 @@ impl Outgoing {
 
     pub(crate) fn push_message(&mut self, kind: Kind, op: OpId, tag: Tag, buf: MsgBuf) {
         let (header, len) = (message_header(kind, tag, buf.len()), buf.len());
-        self.answers += answer_bytes(&header, &buf);
+        self.answers += answer_bytes(header[0], &buf);
         self.queue.push_back(Frame { header, len, body: Body::Message { op, buf } });
         self.messages += 1;
     }
@@ -575,6 +578,9 @@ impl Outgoing {
     /// Ends the send `op`, if it is queued. A message of which some bytes were sent still follows
     /// them, from a copy: it arrives, and may be answered.
     pub(crate) fn cancel_send(&mut self, wanted: OpId) -> Option<Completion> {
+        if let Some(ended) = self.cancel_sealed(wanted) {
+            return Some(ended);
+        }
         let at = self
             .queue
             .iter()
@@ -589,7 +595,7 @@ impl Outgoing {
             (header, body, Err(Error::Canceled))
         };
         let Body::Message { op, buf } = body else { return None };
-        self.answers -= answer_bytes(&header, &buf);
+        self.answers -= answer_bytes(header[0], &buf);
         Some(Completion::Send { op, buf, result })
     }
 
@@ -600,7 +606,7 @@ impl Outgoing {
         for frame in queue {
             match frame.body {
                 Body::Message { op, buf } if buf.len() > max => {
-                    self.answers -= answer_bytes(&frame.header, &buf);
+                    self.answers -= answer_bytes(frame.header[0], &buf);
                     let result = Err(Error::TooLong { len: buf.len(), max });
                     harvest.completions.push(Completion::Send { op, buf, result });
                 }
@@ -612,6 +618,7 @@ impl Outgoing {
     /// Ends every queued send with `error` and forgets everything else but what was counted: the
     /// peer may come back.
     pub(crate) fn fail_all(&mut self, error: &Error, harvest: &mut Harvest) {
+        self.end_sealed(&Err(error.clone()), harvest);
         for frame in std::mem::take(&mut self.queue) {
             match frame.body {
                 Body::Message { op, buf } => {
@@ -643,7 +650,7 @@ impl Outgoing {
                 let pushed = line.push();
                 self.took(line, 0);
                 match pushed {
-                    Ok(()) => {}
+                    Ok(()) => self.end_sealed(&Ok(()), harvest),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         self.blocked = true;
                         return Ok(Flushed::Blocked);
@@ -666,8 +673,10 @@ impl Outgoing {
             // - a chunk's pieces lie in registered memory, which its `memory` keeps alive.
             match unsafe { line.send(&mut pieces) } {
                 Ok(sent) => {
-                    self.consume(sent, harvest);
+                    // Earlier records have left before.
+                    self.end_sealed(&Ok(()), harvest);
                     self.took(line, sent);
+                    self.consume(sent, harvest);
                     total += sent;
                     if self.blocked {
                         // Of records that are sealed the kernel has taken what it could.
@@ -752,8 +761,8 @@ impl Outgoing {
             self.verdicts -= usize::from(frame.header[0] == Kind::Done as u8);
             match frame.body {
                 Body::Message { op, buf } => {
-                    self.answers -= answer_bytes(&frame.header, &buf);
-                    harvest.completions.push(Completion::Send { op, buf, result: Ok(()) });
+                    let bytes = answer_bytes(frame.header[0], &buf);
+                    self.hold_queued(op, buf, bytes);
                 }
                 Body::Chunk { memory, .. } => {
                     self.data_queued -= frame.len;
@@ -767,6 +776,9 @@ impl Outgoing {
                 Body::Answers(piece) => self.packed -= piece.capacity() + size_of::<Frame>(),
                 Body::Packed(_) | Body::Small(_) => {}
             }
+        }
+        if self.sealed == 0 {
+            self.end_sealed(&Ok(()), harvest);
         }
     }
 }

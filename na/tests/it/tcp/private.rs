@@ -138,6 +138,56 @@ fn is_unreachable(said: &Result<Addr, Error>, reason: &str) -> bool {
         && said.as_ref().unwrap_err().to_string().contains(reason)
 }
 
+/// A send that has ended is on its way: its message arrives although its origin polls no more.
+#[test]
+fn a_send_that_has_ended_needs_no_further_poll_of_its_origin() {
+    let files = Files::new();
+    let security = files.secret(&[SECRET]);
+    let (target, origin) = (open(true, &security), open(false, &security));
+    let to = origin.lookup(target.self_addr().uri()).unwrap();
+    say(&origin, &target, &to, b"hello").unwrap();
+    let text = vec![7; origin.limits().unexpected_bytes_max];
+    let (mut ended, mut begun) = (0, 0);
+    let mut poll_origin = |begun: u64| {
+        origin
+            .poll(64, &mut |completion| match completion {
+                Completion::Send { result: Ok(()), .. } => ended += 1,
+                other => panic!("{other:?}"),
+            })
+            .unwrap();
+        assert!(ended <= begun);
+        ended
+    };
+    // Until nothing moves: the target does not read.
+    let mut still = 0;
+    while still < 100 {
+        let before = poll_origin(begun);
+        while begun < before + 64 {
+            let mut message = origin.alloc_msg();
+            assert!(message.try_extend(&text));
+            origin.send_unexpected(OpId(2), &to, Tag(1), message).unwrap();
+            begun += 1;
+        }
+        still = if poll_origin(begun) == before { still + 1 } else { 0 };
+    }
+    let (mut came, deadline) = (0, Instant::now() + PATIENCE);
+    for _ in 0..ended {
+        target.recv_unexpected(OpId(1), target.alloc_msg()).unwrap();
+    }
+    while came < ended {
+        assert!(Instant::now() < deadline, "{came} of {ended} have come");
+        target
+            .poll(64, &mut |completion| match completion {
+                Completion::Recv { result: Ok(_), buf, .. } => {
+                    assert_eq!(buf.as_slice(), text);
+                    came += 1;
+                }
+                other => panic!("{other:?}"),
+            })
+            .unwrap();
+    }
+}
+
 #[test]
 fn only_who_knows_the_secret_is_let_in() {
     let files = [Files::new(), Files::new()];
