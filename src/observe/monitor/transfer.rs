@@ -148,11 +148,12 @@ impl BulkWatch {
         }
     }
 
-    /// The caller looks at the end.
+    /// The caller looks at the end, so that nothing follows.
     #[inline]
     pub(crate) fn resumed(&self) {
         if let Some(Seen { cell, .. }) = self.span.get() {
             cell.span().resumed = Some(Moment::now());
+            cell.finish();
         }
     }
 }
